@@ -1,0 +1,32 @@
+//! Names of the headers and metadata that Attaché owns, in the lower case in which Envoy hands them over.
+//!
+//! None of them is ever taken from a client, and none reaches one, but for the rate-limit headers and, where the operator
+//! asks for it, [`DECISION`].
+
+/// The model the client asked for, under the name that Envoy AI Gateway uses.
+pub const MODEL: &str = "x-ai-eg-model";
+/// The route (`namespace/name`) that the request took.
+pub const ROUTE: &str = "x-attache-route";
+/// The Envoy cluster chosen. Routes match on its presence, so a request that the sidecar did not see finds no route.
+pub const CLUSTER: &str = "x-attache-cluster";
+/// The endpoints chosen, `ip:port,ip:port` in order of preference, as the Kubernetes endpoint-picker protocol names them.
+pub const DESTINATION_ENDPOINT: &str = "x-gateway-destination-endpoint";
+/// The caller's key id (a ClientKey's `namespace/name`), never the key.
+pub const KEY_ID: &str = "x-attache-key-id";
+/// The caller's tenant.
+pub const TENANT: &str = "x-attache-tenant";
+/// The reservation that this request holds in the ledger.
+pub const RESERVATION: &str = "x-attache-reservation";
+/// Why the request went where it went, for people who debug; sent to clients only where the operator asks for it.
+pub const DECISION: &str = "x-attache-decision";
+
+/// The headers of ours that are removed from what clients send before anything else looks at the request.
+///
+/// [`MODEL`] is not among them: the filter may use it as a hint, to refuse early and never to admit, and the sidecar
+/// overwrites it always.
+pub const STRIPPED_EARLY: [&str; 7] =
+    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION];
+
+/// The namespace of the dynamic metadata that carries request costs, as Envoy AI Gateway writes it, so that access logs
+/// and policies which read it go on working.
+pub const COST_METADATA_NAMESPACE: &str = "io.envoy.ai_gateway";

@@ -1,0 +1,1 @@
+//! Edits of a body that leave every other byte alone.

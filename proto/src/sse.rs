@@ -1,0 +1,1 @@
+//! Server-sent events, to the letter of the standard, from chunks cut at any byte.
