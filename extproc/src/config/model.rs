@@ -1,0 +1,187 @@
+//! The checked configuration: what is left of the operator's documents once nothing in it can be wrong.
+//!
+//! A [`Config`] is immutable. It is compiled once, published behind an `ArcSwap`, and an exchange holds the one it started
+//! with to its end, so indices into it never dangle.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attache_gate::{Gate, GateConfig};
+
+use crate::affinity::AffinityPolicy;
+use crate::limit::Limit;
+
+/// Everything the sidecar knows of the operator's will at one moment.
+#[derive(Debug)]
+pub struct Config {
+    /// Counts up with every reload; 1 is the first.
+    pub generation: u64,
+    /// What holds for all routes.
+    pub settings: Settings,
+    /// The header checks, as the sidecar runs them.
+    pub gate: Gate,
+    /// The same checks as data, as the Wasm filter gets them.
+    pub gate_config: GateConfig,
+    /// Unified endpoints, in document order.
+    pub routes: Vec<Route>,
+    /// Model servers, in document order; [`Target::backend`] points here.
+    pub backends: Vec<Backend>,
+    /// For each model name, the rules that match it, most specific first.
+    pub rules_by_model: HashMap<Arc<str>, Vec<RuleId>>,
+}
+
+/// What holds for all routes; from the command line, not from documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// A path prefix before `/v1/...`, without a trailing slash; empty by default.
+    pub path_prefix: String,
+    /// The largest request body that is accepted, in bytes.
+    pub max_body_bytes: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { path_prefix: String::new(), max_body_bytes: 16 * 1024 * 1024 }
+    }
+}
+
+/// `namespace/name` of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The namespace; `default` where a document gives none.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Where a rule stands: a route in [`Config::routes`], a rule in [`Route::rules`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RuleId {
+    /// Index into [`Config::routes`].
+    pub route: usize,
+    /// Index into [`Route::rules`].
+    pub rule: usize,
+}
+
+/// One AIGatewayRoute: a unified endpoint, or several that share keys and limits.
+#[derive(Debug)]
+pub struct Route {
+    /// Its name.
+    pub name: ObjectName,
+    /// `namespace/name` as text, made once.
+    pub id: Arc<str>,
+    /// Its rules, in document order.
+    pub rules: Vec<Rule>,
+    /// Limits of every TokenLimitPolicy that targets this route as a whole.
+    pub limits: Vec<Arc<Limit>>,
+    /// Costs to publish as dynamic metadata.
+    pub costs: Vec<RequestCost>,
+}
+
+/// One rule: which requests, to which targets.
+#[derive(Debug)]
+pub struct Rule {
+    /// The rule's name, if it has one; `sectionName` of a policy refers to it.
+    pub name: Option<Arc<str>>,
+    /// Any of these matches.
+    pub matches: Vec<RuleMatch>,
+    /// Where such requests may go; never empty.
+    pub targets: Vec<Target>,
+    /// Limits of policies whose `sectionName` is this rule.
+    pub limits: Vec<Arc<Limit>>,
+    /// Who `/v1/models` says owns the model.
+    pub models_owned_by: Arc<str>,
+    /// When `/v1/models` says the model was made, in seconds since 1970.
+    pub models_created_at: u64,
+    /// How long Envoy waits for a complete answer; `None` is no bound.
+    pub request_timeout: Option<Duration>,
+}
+
+/// All of its conditions must hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleMatch {
+    /// The model asked for.
+    pub model: Arc<str>,
+    /// Further headers, lower-case names, with the exact values they must have.
+    pub headers: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// One way to serve a rule's requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Index into [`Config::backends`].
+    pub backend: usize,
+    /// Share among the targets of the same priority; 0 takes no traffic.
+    pub weight: u32,
+    /// 0 is tried first.
+    pub priority: u32,
+    /// The model name to send, where it differs from the one asked for.
+    pub model_override: Option<Arc<str>>,
+}
+
+/// One AIServiceBackend with the Backend behind it: replicas of one model server.
+#[derive(Debug)]
+pub struct Backend {
+    /// The AIServiceBackend's name.
+    pub name: ObjectName,
+    /// The Envoy cluster: `namespace/name` of the Backend.
+    pub cluster: Arc<str>,
+    /// Its replicas; never empty, no two alike.
+    pub endpoints: Vec<Endpoint>,
+    /// How a replica is chosen. Every backend has one: the default policy where no document names it.
+    pub affinity: Arc<AffinityPolicy>,
+    /// What Envoy may do when an attempt fails.
+    pub retries: Retries,
+}
+
+/// One replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `host:port` (IPv6 in brackets) or `unix:/path`; what logs, metrics and the rank use.
+    pub id: Arc<str>,
+    /// The Envoy cluster of this replica alone, used in `cluster` mode: `<backend cluster>/<id>`.
+    pub cluster: Arc<str>,
+    /// Where it is.
+    pub address: EndpointAddress,
+}
+
+/// Where a replica listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndpointAddress {
+    /// An IP address and port: Envoy's `override_host` can name it.
+    Ip(SocketAddr),
+    /// A DNS name, which Envoy resolves.
+    Fqdn {
+        /// The name.
+        hostname: Arc<str>,
+        /// The port.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix(Arc<str>),
+}
+
+/// Envoy's retries of one request, within one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retries {
+    /// Attempts after the first.
+    pub attempts: u32,
+}
+
+/// One entry of `llmRequestCosts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestCost {
+    /// The metadata key under [`attache_proto::headers::COST_METADATA_NAMESPACE`].
+    pub key: Arc<str>,
+    /// What is written there.
+    pub cost: crate::limit::Cost,
+}
