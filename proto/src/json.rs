@@ -1,1 +1,3 @@
-//! A pull scanner over JSON bytes that copies nothing: it yields spans, checks the grammar and bounds the depth.
+//! Skeleton.
+/// Depth bound.
+pub const MAX_DEPTH: usize = 128;

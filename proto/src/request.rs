@@ -1,7 +1,6 @@
 //! What a request body says, found in one pass over its bytes: the model, whether it streams, its token bounds, and where
 //! the segments of the prompt lie.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::operation::Operation;
