@@ -1,5 +1,7 @@
 //! An error as the caller sees it: status, kind, message, in the caller's dialect, always JSON and always escaped.
 
+use serde_json::json;
+
 use crate::operation::Dialect;
 
 /// What went wrong, as the table of error cases lists it.
@@ -29,6 +31,68 @@ pub enum ErrorKind {
     Unavailable,
 }
 
+impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 11] = [
+        Self::InvalidRequest,
+        Self::InvalidApiKey,
+        Self::KeyNotAttached,
+        Self::ModelNotFound,
+        Self::PathNotFound,
+        Self::MethodNotAllowed,
+        Self::RequestTooLarge,
+        Self::HeadersTooLarge,
+        Self::RateLimited,
+        Self::QuotaExhausted,
+        Self::Unavailable,
+    ];
+
+    /// The HTTP status.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::InvalidRequest => 400,
+            Self::InvalidApiKey | Self::KeyNotAttached => 401,
+            Self::ModelNotFound | Self::PathNotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::RequestTooLarge => 413,
+            Self::RateLimited | Self::QuotaExhausted => 429,
+            Self::HeadersTooLarge => 431,
+            Self::Unavailable => 503,
+        }
+    }
+
+    /// `error.type` and `error.code` as OpenAI's API has them.
+    const fn openai(self) -> (&'static str, Option<&'static str>) {
+        const INVALID: &str = "invalid_request_error";
+        match self {
+            Self::InvalidRequest => (INVALID, None),
+            Self::InvalidApiKey => (INVALID, Some("invalid_api_key")),
+            Self::KeyNotAttached => (INVALID, Some("key_not_attached")),
+            Self::ModelNotFound => (INVALID, Some("model_not_found")),
+            Self::PathNotFound => (INVALID, Some("unknown_url")),
+            Self::MethodNotAllowed => (INVALID, Some("method_not_supported")),
+            Self::RequestTooLarge => (INVALID, Some("request_too_large")),
+            Self::HeadersTooLarge => (INVALID, Some("headers_too_large")),
+            Self::RateLimited => ("tokens", Some("rate_limit_exceeded")),
+            Self::QuotaExhausted => ("insufficient_quota", Some("insufficient_quota")),
+            Self::Unavailable => ("server_error", None),
+        }
+    }
+
+    /// `error.type` as Anthropic's API has it; that API has no codes.
+    const fn anthropic(self) -> &'static str {
+        match self {
+            Self::InvalidRequest | Self::MethodNotAllowed => "invalid_request_error",
+            Self::InvalidApiKey | Self::KeyNotAttached => "authentication_error",
+            Self::ModelNotFound | Self::PathNotFound => "not_found_error",
+            Self::RequestTooLarge | Self::HeadersTooLarge => "request_too_large",
+            Self::RateLimited | Self::QuotaExhausted => "rate_limit_error",
+            // `overloaded_error` is bound to Anthropic's own status 529, which we do not send.
+            Self::Unavailable => "api_error",
+        }
+    }
+}
+
 /// One error to a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -38,4 +102,124 @@ pub struct ApiError {
     pub message: String,
     /// The request field that is at fault, where there is one.
     pub param: Option<&'static str>,
+}
+
+impl ApiError {
+    /// An error of that kind. A model that nobody knows is the fault of the request's `model`; every other error names no
+    /// field until [`ApiError::with_param`] does.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let param = match kind {
+            ErrorKind::ModelNotFound => Some("model"),
+            _ => None,
+        };
+        Self { kind, message: message.into(), param }
+    }
+
+    /// The same error, blamed on one field of the request.
+    #[must_use]
+    pub fn with_param(mut self, param: &'static str) -> Self {
+        self.param = Some(param);
+        self
+    }
+
+    /// The HTTP status.
+    pub const fn status(&self) -> u16 {
+        self.kind.status()
+    }
+
+    /// The body, as JSON in the caller's dialect.
+    pub fn body(&self, dialect: Dialect) -> String {
+        match dialect {
+            Dialect::OpenAi => {
+                let (kind, code) = self.kind.openai();
+                json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
+            }
+            Dialect::Anthropic => {
+                json!({"type": "error", "error": {"type": self.kind.anthropic(), "message": self.message}})
+            }
+        }
+        .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_has_the_status_type_and_code_of_the_table() {
+        use ErrorKind::*;
+        let table = [
+            (InvalidRequest, 400, "invalid_request_error", None, "invalid_request_error"),
+            (InvalidApiKey, 401, "invalid_request_error", Some("invalid_api_key"), "authentication_error"),
+            (KeyNotAttached, 401, "invalid_request_error", Some("key_not_attached"), "authentication_error"),
+            (ModelNotFound, 404, "invalid_request_error", Some("model_not_found"), "not_found_error"),
+            (PathNotFound, 404, "invalid_request_error", Some("unknown_url"), "not_found_error"),
+            (
+                MethodNotAllowed,
+                405,
+                "invalid_request_error",
+                Some("method_not_supported"),
+                "invalid_request_error",
+            ),
+            (RequestTooLarge, 413, "invalid_request_error", Some("request_too_large"), "request_too_large"),
+            (HeadersTooLarge, 431, "invalid_request_error", Some("headers_too_large"), "request_too_large"),
+            (RateLimited, 429, "tokens", Some("rate_limit_exceeded"), "rate_limit_error"),
+            (QuotaExhausted, 429, "insufficient_quota", Some("insufficient_quota"), "rate_limit_error"),
+            (Unavailable, 503, "server_error", None, "api_error"),
+        ];
+        assert_eq!(table.map(|(kind, ..)| kind), ErrorKind::ALL);
+        for (kind, status, openai, code, anthropic) in table {
+            let error = ApiError::new(kind, "no");
+            assert_eq!(error.status(), status, "{kind:?}");
+            let body: Value = serde_json::from_str(&error.body(Dialect::OpenAi)).unwrap();
+            assert_eq!(
+                body,
+                json!({"error": {"message": "no", "type": openai, "param": error.param, "code": code}}),
+                "{kind:?}"
+            );
+            let body: Value = serde_json::from_str(&error.body(Dialect::Anthropic)).unwrap();
+            assert_eq!(
+                body,
+                json!({"type": "error", "error": {"type": anthropic, "message": "no"}}),
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_fields_come_in_the_order_in_which_the_apis_document_them() {
+        let error = ApiError::new(ErrorKind::InvalidRequest, "say \"please\"").with_param("model");
+        assert_eq!(
+            error.body(Dialect::OpenAi),
+            r#"{"error":{"message":"say \"please\"","type":"invalid_request_error","param":"model","code":null}}"#
+        );
+        assert_eq!(
+            error.body(Dialect::Anthropic),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"say \"please\""}}"#
+        );
+    }
+
+    #[test]
+    fn an_unknown_model_is_the_fault_of_the_model_field() {
+        assert_eq!(ApiError::new(ErrorKind::ModelNotFound, "").param, Some("model"));
+        assert_eq!(ApiError::new(ErrorKind::InvalidApiKey, "").param, None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_message_is_valid_json_and_comes_back_as_it_was(
+            message in any::<String>(),
+            kind in proptest::sample::select(&ErrorKind::ALL[..]),
+        ) {
+            let error = ApiError::new(kind, message.clone());
+            for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+                let body: Value = serde_json::from_str(&error.body(dialect)).unwrap();
+                prop_assert_eq!(body["error"]["message"].as_str(), Some(message.as_str()));
+            }
+        }
+    }
 }
