@@ -27,6 +27,29 @@ pub const DECISION: &str = "x-attache-decision";
 pub const STRIPPED_EARLY: [&str; 7] =
     [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION];
 
+/// Every request header of ours: [`STRIPPED_EARLY`] and [`MODEL`].
+pub const OWNED: [&str; 8] =
+    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, MODEL];
+
 /// The namespace of the dynamic metadata that carries request costs, as Envoy AI Gateway writes it, so that access logs
 /// and policies which read it go on working.
 pub const COST_METADATA_NAMESPACE: &str = "io.envoy.ai_gateway";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_own_is_what_is_stripped_early_and_the_model() {
+        let (model, early) = OWNED.split_last().unwrap();
+        assert_eq!(*model, MODEL);
+        assert_eq!(early, STRIPPED_EARLY);
+    }
+
+    #[test]
+    fn our_names_are_in_lower_case_as_envoy_has_them() {
+        for name in OWNED {
+            assert_eq!(name, name.to_ascii_lowercase());
+        }
+    }
+}
