@@ -1,20 +1,241 @@
-//! Skeleton of the gate: the real one replaces this file.
-#![allow(missing_docs)]
-use std::collections::BTreeMap;
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-pub struct GateConfig {
-    pub path_prefix: String,
-    pub max_header_bytes: u64,
-    pub max_body_bytes: u64,
-    pub keys: Vec<KeyEntry>,
-    pub models: BTreeMap<String, Vec<String>>,
-}
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub struct KeyEntry {
-    pub id: String,
-    pub sha256: String,
-    pub tenant: String,
-    pub routes: Vec<String>,
-}
+//! The gate: every check that needs only a request's headers. The Wasm filter runs it inside Envoy, to refuse in
+//! microseconds; the sidecar runs it again on what reaches it, and trusts nothing that the filter wrote.
+//!
+//! Pure logic, no I/O. It assumes nothing about the bytes it is given and does not panic on any of them. Whatever is
+//! not understood is refused: the gate fails closed.
+
+mod config;
+mod digest;
+mod head;
+mod verdict;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use attache_proto::operation::PathError;
+use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
+
+pub use config::{Access, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry};
+pub use digest::{InvalidDigest, KeyDigest};
+pub use head::{CREDENTIAL_HEADERS, RequestHead};
+pub use verdict::{Caller, Passed, Reason, Refusal, Verdict};
+
+use head::Credential;
+
+/// The checks, ready to run. Made once from a [`GateConfig`], then shared.
 #[derive(Debug)]
-pub struct Gate;
+pub struct Gate {
+    path_prefix: String,
+    max_header_bytes: u64,
+    max_body_bytes: u64,
+    door: Door,
+    routes_by_model: HashMap<String, Vec<String>>,
+}
+
+/// [`Access`] in the form in which it is looked up.
+///
+/// The look-up tells an attacker nothing through its duration: what is compared is not the key but its SHA-256, which a
+/// guess cannot be steered towards; [`KeyDigest`] compares in constant time; and which slot of the map is probed
+/// depends on SipHash under a secret of this process.
+#[derive(Debug)]
+enum Door {
+    Open,
+    Keys(HashMap<KeyDigest, Arc<KeyEntry>>),
+}
+
+impl Gate {
+    /// A gate that runs the checks of `config`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field that is wrong and its value.
+    pub fn new(config: GateConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let door = match config.access {
+            Access::Open => Door::Open,
+            Access::Keys(entries) => {
+                let mut keys = HashMap::<KeyDigest, Arc<KeyEntry>>::with_capacity(entries.len());
+                for entry in entries {
+                    let entry = Arc::new(entry);
+                    if let Some(first) = keys.insert(entry.sha256, Arc::clone(&entry)) {
+                        return Err(ConfigError::SameKeyTwice {
+                            first: first.id.clone(),
+                            second: entry.id.clone(),
+                        });
+                    }
+                }
+                Door::Keys(keys)
+            }
+        };
+        Ok(Self {
+            path_prefix: config.path_prefix,
+            max_header_bytes: config.max_header_bytes,
+            max_body_bytes: config.max_body_bytes,
+            door,
+            routes_by_model: config.models.into_iter().collect(),
+        })
+    }
+
+    /// Decides on a request by its headers alone.
+    ///
+    /// A pass means only that nothing in the headers speaks against the request: whether the caller may call the model
+    /// in the body is [`Gate::may_call`]'s to say, once the route is known.
+    pub fn check(&self, head: &RequestHead<'_>) -> Verdict {
+        match self.judge(head) {
+            Ok(passed) => Verdict::Pass(passed),
+            Err((reason, error)) => Verdict::Refuse(Refusal { error, dialect: self.dialect(head), reason }),
+        }
+    }
+
+    /// Whether `caller`, as [`Gate::check`] found it, may call `route`. Where no keys are demanded, everybody may call
+    /// everything; where they are, nobody may call anything without one.
+    pub fn may_call(&self, caller: Option<&Caller>, route: &str) -> bool {
+        match (&self.door, caller) {
+            (Door::Open, _) => true,
+            (Door::Keys(_), Some(caller)) => caller.may_call(route),
+            (Door::Keys(_), None) => false,
+        }
+    }
+
+    /// Whether callers must show an API key.
+    pub fn demands_keys(&self) -> bool {
+        matches!(self.door, Door::Keys(_))
+    }
+
+    /// The dialect in which this request's errors are worded.
+    pub fn dialect(&self, head: &RequestHead<'_>) -> Dialect {
+        Dialect::of_path(head.path(), &self.path_prefix)
+    }
+
+    fn judge(&self, head: &RequestHead<'_>) -> Result<Passed, (Reason, ApiError)> {
+        self.judge_size(head)?;
+        let operation = self.judge_path(head)?;
+        self.judge_content_length(head)?;
+        let caller = self.judge_key(head)?;
+        // The list of models is about no model; a client that sends its hint with everything may still ask for it.
+        if operation != Operation::Models {
+            self.judge_hint(head, caller.as_ref())?;
+        }
+        Ok(Passed { operation, caller })
+    }
+
+    fn judge_size(&self, head: &RequestHead<'_>) -> Result<(), (Reason, ApiError)> {
+        if head.size_bytes() <= self.max_header_bytes {
+            return Ok(());
+        }
+        Err((
+            Reason::HeadersTooLarge,
+            ApiError::new(
+                ErrorKind::HeadersTooLarge,
+                format!(
+                    "the request headers have {} bytes; at most {} are accepted",
+                    head.size_bytes(),
+                    self.max_header_bytes
+                ),
+            ),
+        ))
+    }
+
+    fn judge_path(&self, head: &RequestHead<'_>) -> Result<Operation, (Reason, ApiError)> {
+        Operation::resolve(head.method(), head.path(), &self.path_prefix).map_err(|error| match error {
+            PathError::NotFound => (
+                Reason::PathNotFound,
+                ApiError::new(
+                    ErrorKind::PathNotFound,
+                    format!(
+                        "no operation is served at this path; check the URL. Served are: {}",
+                        self.served()
+                    ),
+                ),
+            ),
+            PathError::MethodNotAllowed { allow } => (
+                Reason::MethodNotAllowed { allow },
+                ApiError::new(ErrorKind::MethodNotAllowed, error.to_string()),
+            ),
+        })
+    }
+
+    fn judge_content_length(&self, head: &RequestHead<'_>) -> Result<(), (Reason, ApiError)> {
+        let invalid = |message: &str| {
+            Err((Reason::InvalidContentLength, ApiError::new(ErrorKind::InvalidRequest, message)))
+        };
+        let value = match head.content_length() {
+            // Chunked, or HTTP/2 without the header: whoever reads the body counts it.
+            head::Field::Absent => return Ok(()),
+            head::Field::Once(value) => value,
+            head::Field::Repeated => {
+                return invalid("the request has more than one content-length; send one");
+            }
+        };
+        // RFC 9110, section 8.6: 1*DIGIT. `str::parse` would take a sign as well.
+        if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+            return invalid("the content-length must be one decimal number");
+        }
+        let declared = value
+            .iter()
+            .try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
+        if declared.is_some_and(|bytes| bytes <= self.max_body_bytes) {
+            return Ok(());
+        }
+        Err((
+            Reason::BodyTooLarge,
+            ApiError::new(
+                ErrorKind::RequestTooLarge,
+                format!("the request body is too large; at most {} bytes are accepted", self.max_body_bytes),
+            ),
+        ))
+    }
+
+    fn judge_key(&self, head: &RequestHead<'_>) -> Result<Option<Caller>, (Reason, ApiError)> {
+        let refuse = |reason, message: &str| Err((reason, ApiError::new(ErrorKind::InvalidApiKey, message)));
+        let Door::Keys(keys) = &self.door else { return Ok(None) };
+        match head.credential() {
+            Credential::None => refuse(
+                Reason::KeyMissing,
+                "you must provide an API key; send it as `Authorization: Bearer YOUR_KEY`, or in `x-api-key` or \
+                 `api-key`",
+            ),
+            Credential::Several => refuse(
+                Reason::SeveralKeys,
+                "the request holds several credentials that differ; send one API key, in one of `Authorization`, \
+                 `x-api-key` and `api-key`",
+            ),
+            Credential::One(key) => match keys.get(&KeyDigest::of(key)) {
+                Some(entry) => Ok(Some(Caller::new(Arc::clone(entry)))),
+                None => refuse(
+                    Reason::KeyUnknown,
+                    "incorrect API key provided; check that it is complete and has not been withdrawn",
+                ),
+            },
+        }
+    }
+
+    /// The hint comes from the client, so it may only ever refuse: a request whose body says otherwise than its hint
+    /// gains nothing, and one without a hint, or with one that no route knows, is decided by its body.
+    fn judge_hint(&self, head: &RequestHead<'_>, caller: Option<&Caller>) -> Result<(), (Reason, ApiError)> {
+        let Some(caller) = caller else { return Ok(()) };
+        let Some(model) = head.model_hint() else { return Ok(()) };
+        let Some(routes) = self.routes_by_model.get(model) else { return Ok(()) };
+        if routes.iter().any(|route| caller.may_call(route)) {
+            return Ok(());
+        }
+        Err((
+            Reason::KeyNotAttached,
+            ApiError::new(
+                ErrorKind::KeyNotAttached,
+                format!(
+                    "this API key may not call the model `{model}`; ask for a key that is attached to its endpoint"
+                ),
+            )
+            .with_param("model"),
+        ))
+    }
+
+    fn served(&self) -> String {
+        let served = Operation::ALL
+            .map(|operation| format!("{} {}{}", operation.method(), self.path_prefix, operation.path()));
+        served.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! What the gate wants to know of a request's headers, found in one pass and borrowed from them.
+
+use attache_proto::headers;
+
+/// The headers in which a client may present its API key, in lower case. Whoever forwards a request to a model server
+/// must not forward these.
+pub const CREDENTIAL_HEADERS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
+
+/// The parts of a request's headers that the gate looks at.
+///
+/// Names are taken in any case. It makes no difference whether a list-valued header comes as one line with commas or as
+/// several lines, which is for the proxies before us to choose (RFC 9110, section 5.3).
+#[derive(Debug, Clone)]
+pub struct RequestHead<'h> {
+    method: Field<'h>,
+    path: Field<'h>,
+    content_length: Field<'h>,
+    model: Field<'h>,
+    credential: Credential<'h>,
+    size_bytes: u64,
+    owned: [bool; headers::OWNED.len()],
+}
+
+impl<'h> RequestHead<'h> {
+    /// Reads all headers of a request, pseudo-headers (`:method`, `:path`) included.
+    pub fn read(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) -> Self {
+        let mut head = Self {
+            method: Field::Absent,
+            path: Field::Absent,
+            content_length: Field::Absent,
+            model: Field::Absent,
+            credential: Credential::None,
+            size_bytes: 0,
+            owned: [false; headers::OWNED.len()],
+        };
+        for (name, value) in headers {
+            head.take(name, value);
+        }
+        head
+    }
+
+    fn take(&mut self, name: &'h str, value: &'h [u8]) {
+        // A usize fits into a u64 on every target we have.
+        self.size_bytes =
+            self.size_bytes.saturating_add(name.len() as u64).saturating_add(value.len() as u64);
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        let [authorization, key_headers @ ..] = CREDENTIAL_HEADERS;
+        if is(":method") {
+            self.method.add(value);
+        } else if is(":path") {
+            self.path.add(value);
+        } else if is("content-length") {
+            self.content_length.add(value);
+        } else if is(authorization) {
+            elements(value).for_each(|element| self.take_authorization(element));
+        } else if key_headers.into_iter().any(is) {
+            elements(value).for_each(|key| self.credential.add(key));
+        } else if let Some((_, present)) =
+            headers::OWNED.into_iter().zip(&mut self.owned).find(|(owned, _)| is(owned))
+        {
+            *present = true;
+            if is(headers::MODEL) {
+                self.model.add(value);
+            }
+        }
+    }
+
+    /// A scheme other than Bearer is no API key: it may be meant for somebody else, and is passed over.
+    fn take_authorization(&mut self, element: &'h [u8]) {
+        let Some((scheme, token)) = element.split_at_checked(BEARER.len()) else { return };
+        // RFC 9110, section 11.1: the scheme is case-insensitive. RFC 6750, section 2.1: at least one space follows.
+        if scheme.eq_ignore_ascii_case(BEARER.as_bytes()) && token.starts_with(b" ") {
+            let token = token.trim_ascii();
+            if !token.is_empty() {
+                self.credential.add(token);
+            }
+        }
+    }
+
+    /// Which of our own headers ([`headers::OWNED`]) the request has.
+    pub fn owned_headers(&self) -> impl Iterator<Item = &'static str> + use<> {
+        headers::OWNED.into_iter().zip(self.owned).filter_map(|(name, present)| present.then_some(name))
+    }
+
+    /// The `:method`; empty, and so no method at all, where it is missing, repeated or not UTF-8.
+    pub(crate) fn method(&self) -> &'h str {
+        self.method.text().unwrap_or_default()
+    }
+
+    /// The `:path` with its query; empty, and so no path at all, where it is missing, repeated or not UTF-8.
+    pub(crate) fn path(&self) -> &'h str {
+        self.path.text().unwrap_or_default()
+    }
+
+    pub(crate) fn content_length(&self) -> Field<'h> {
+        self.content_length
+    }
+
+    /// The model that the client says it will ask for, if it says so once.
+    pub(crate) fn model_hint(&self) -> Option<&'h str> {
+        self.model.text()
+    }
+
+    pub(crate) fn credential(&self) -> Credential<'h> {
+        self.credential
+    }
+
+    /// The bytes of all names and values together.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+}
+
+const BEARER: &str = "bearer";
+
+/// A header that must not come twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field<'h> {
+    Absent,
+    Once(&'h [u8]),
+    Repeated,
+}
+
+impl<'h> Field<'h> {
+    fn add(&mut self, value: &'h [u8]) {
+        *self = match self {
+            Self::Absent => Self::Once(value.trim_ascii()),
+            Self::Once(_) | Self::Repeated => Self::Repeated,
+        };
+    }
+
+    fn text(self) -> Option<&'h str> {
+        match self {
+            Self::Once(value) => str::from_utf8(value).ok(),
+            Self::Absent | Self::Repeated => None,
+        }
+    }
+}
+
+/// The API key that a request presents. The same key in two headers, as some client libraries send it, is one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Credential<'h> {
+    None,
+    One(&'h [u8]),
+    Several,
+}
+
+impl<'h> Credential<'h> {
+    fn add(&mut self, key: &'h [u8]) {
+        *self = match *self {
+            Self::None => Self::One(key),
+            Self::One(first) if first == key => return,
+            Self::One(_) | Self::Several => Self::Several,
+        };
+    }
+}
+
+/// The elements of a list-valued header. Envoy joins repeated `authorization` lines with commas, and a comma is in no
+/// bearer token (RFC 6750, section 2.1), so an API key with one cannot be used.
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<'h>(headers: &[(&'h str, &'h str)]) -> RequestHead<'h> {
+        RequestHead::read(headers.iter().map(|(name, value)| (*name, value.as_bytes())))
+    }
+
+    fn credential<'h>(headers: &[(&'h str, &'h str)]) -> Credential<'h> {
+        read(headers).credential()
+    }
+
+    #[test]
+    fn a_key_is_found_in_each_of_its_headers() {
+        for headers in [
+            [("authorization", "Bearer k")],
+            [("Authorization", "bearer k")],
+            [("authorization", "BEARER   k ")],
+            [("x-api-key", "k")],
+            [("X-Api-Key", " k")],
+            [("api-key", "k")],
+        ] {
+            assert_eq!(credential(&headers), Credential::One(b"k"), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_bearer_token_is_no_key() {
+        for value in ["", "k", "Bearer", "Bearer ", "Bearer\tk", "Bearerk", "Basic azpr", "Token k", ","] {
+            assert_eq!(credential(&[("authorization", value)]), Credential::None, "{value}");
+        }
+        assert_eq!(credential(&[("x-api-key", "")]), Credential::None);
+        assert_eq!(credential(&[("x-api-keys", "k"), ("api_key", "k")]), Credential::None);
+    }
+
+    #[test]
+    fn the_same_key_twice_is_one_key() {
+        assert_eq!(credential(&[("authorization", "Bearer k"), ("x-api-key", "k")]), Credential::One(b"k"));
+        assert_eq!(credential(&[("authorization", "Bearer k,Bearer k")]), Credential::One(b"k"));
+    }
+
+    #[test]
+    fn keys_that_differ_are_several_wherever_they_stand() {
+        for headers in [
+            &[("authorization", "Bearer a"), ("x-api-key", "b")][..],
+            &[("x-api-key", "a"), ("api-key", "b")],
+            &[("x-api-key", "a"), ("x-api-key", "b")],
+            &[("x-api-key", "a,b")],
+            &[("authorization", "Bearer a, Bearer b")],
+            &[("authorization", "Bearer a"), ("authorization", "Bearer b")],
+            &[("x-api-key", "a"), ("x-api-key", "b"), ("api-key", "a")],
+        ] {
+            assert_eq!(credential(headers), Credential::Several, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn another_scheme_beside_a_key_is_passed_over() {
+        assert_eq!(credential(&[("authorization", "Basic azpr"), ("x-api-key", "k")]), Credential::One(b"k"));
+    }
+
+    #[test]
+    fn a_header_of_ours_is_reported_in_whatever_case_it_comes() {
+        let head =
+            read(&[("X-Attache-Cluster", "a"), ("x-attache-cluster", ""), ("x-ai-eg-model", "m"), ("x", "")]);
+        assert_eq!(head.owned_headers().collect::<Vec<_>>(), [headers::CLUSTER, headers::MODEL]);
+        assert_eq!(read(&[("x-attache", "")]).owned_headers().count(), 0);
+    }
+
+    #[test]
+    fn a_repeated_field_is_none() {
+        let head = read(&[(":path", "/a"), (":path", "/a"), ("x-ai-eg-model", "m"), ("x-ai-eg-model", "m")]);
+        assert_eq!(head.path(), "");
+        assert_eq!(head.model_hint(), None);
+    }
+
+    #[test]
+    fn the_size_counts_names_and_values() {
+        assert_eq!(read(&[("ab", "cde"), ("f", "")]).size_bytes(), 6);
+    }
+}

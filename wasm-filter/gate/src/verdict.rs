@@ -1,0 +1,157 @@
+//! What the gate says of a request.
+
+use std::sync::Arc;
+
+use attache_proto::{ApiError, Dialect, Operation};
+
+use crate::config::KeyEntry;
+
+/// What the gate says of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing in the headers speaks against it.
+    Pass(Passed),
+    /// Answer with this, and go no further.
+    Refuse(Refusal),
+}
+
+/// What is known of a request that may pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passed {
+    /// What it calls.
+    pub operation: Operation,
+    /// Who calls; `None` exactly where no keys are demanded.
+    pub caller: Option<Caller>,
+}
+
+/// A caller whose key is known. Cloning is cheap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    key: Arc<KeyEntry>,
+}
+
+impl Caller {
+    pub(crate) fn new(key: Arc<KeyEntry>) -> Self {
+        Self { key }
+    }
+
+    /// The ClientKey's `namespace/name`: a valid header value, and never the key.
+    pub fn key_id(&self) -> &str {
+        &self.key.id
+    }
+
+    /// Whose key it is: a valid header value.
+    pub fn tenant(&self) -> &str {
+        &self.key.tenant
+    }
+
+    /// Whether the key is attached to `route` (`namespace/name`).
+    pub fn may_call(&self, route: &str) -> bool {
+        // A key has a handful of routes: a scan beats any index.
+        self.key.routes.iter().any(|attached| attached == route)
+    }
+}
+
+/// An answer that ends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the caller is told.
+    pub error: ApiError,
+    /// In which dialect.
+    pub dialect: Dialect,
+    /// Why, for counters.
+    pub reason: Reason,
+}
+
+impl Refusal {
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        self.error.status()
+    }
+
+    /// The body: JSON in the caller's dialect.
+    pub fn body(&self) -> String {
+        self.error.body(self.dialect)
+    }
+
+    /// The answer's headers.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
+        let extra = match self.reason {
+            // RFC 9110, section 11.6.1: a 401 names a scheme.
+            Reason::KeyMissing | Reason::KeyUnknown | Reason::SeveralKeys | Reason::KeyNotAttached => {
+                Some(("www-authenticate", "Bearer"))
+            }
+            // RFC 9110, section 15.5.6: a 405 names the methods.
+            Reason::MethodNotAllowed { allow } => Some(("allow", allow)),
+            Reason::HeadersTooLarge
+            | Reason::PathNotFound
+            | Reason::InvalidContentLength
+            | Reason::BodyTooLarge => None,
+        };
+        [("content-type", "application/json")].into_iter().chain(extra)
+    }
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// More header bytes than the bound.
+    HeadersTooLarge,
+    /// No operation at this path.
+    PathNotFound,
+    /// An operation, with another method.
+    MethodNotAllowed {
+        /// The method that the path takes.
+        allow: &'static str,
+    },
+    /// `content-length` is no number, or there are several.
+    InvalidContentLength,
+    /// `content-length` is above the cap.
+    BodyTooLarge,
+    /// A key is demanded, and there is none.
+    KeyMissing,
+    /// Nobody has this key.
+    KeyUnknown,
+    /// Keys that differ.
+    SeveralKeys,
+    /// The key may call no route of the model in the hint.
+    KeyNotAttached,
+}
+
+impl Reason {
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::NAMES.len();
+
+    /// The names of all reasons for metrics, in the order of [`Reason::index`].
+    pub const NAMES: [&'static str; 9] = [
+        "headers_too_large",
+        "path_not_found",
+        "method_not_allowed",
+        "invalid_content_length",
+        "body_too_large",
+        "key_missing",
+        "key_unknown",
+        "several_keys",
+        "key_not_attached",
+    ];
+
+    /// Which of [`Reason::NAMES`] this is.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::HeadersTooLarge => 0,
+            Self::PathNotFound => 1,
+            Self::MethodNotAllowed { .. } => 2,
+            Self::InvalidContentLength => 3,
+            Self::BodyTooLarge => 4,
+            Self::KeyMissing => 5,
+            Self::KeyUnknown => 6,
+            Self::SeveralKeys => 7,
+            Self::KeyNotAttached => 8,
+        }
+    }
+
+    /// The name for metrics.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.get(self.index()).copied().unwrap_or_default()
+    }
+}
