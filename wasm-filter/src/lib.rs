@@ -1,1 +1,168 @@
-//! Skeleton.
+//! The gate as a proxy-wasm filter: glue, and nothing else. It reads the request's headers, asks [`attache_gate`], and
+//! answers or lets pass. It never looks at bodies or responses.
+//!
+//! It must not be able to panic, because a panic ends the whole Wasm VM of an Envoy worker. So it takes header values as
+//! bytes (the SDK's `String` calls unwrap UTF-8; names are safe, as Envoy's codecs admit only RFC 9110 tokens), and it
+//! refuses with a 503 where it has no usable configuration: the gate fails closed.
+
+#![expect(
+    missing_docs,
+    reason = "`proxy_wasm::main!` makes `_initialize` public, and no comment can reach it there"
+)]
+
+use std::array;
+use std::rc::Rc;
+
+use attache_gate::{ConfigError, Gate, GateConfig, Passed, Reason, Refusal, RequestHead, Verdict};
+use attache_proto::{ApiError, Dialect, ErrorKind, headers};
+use proxy_wasm::hostcalls;
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::{Action, Bytes, ContextType, LogLevel, MetricType};
+
+proxy_wasm::main! {{
+    // Besides the level, this sets the hook that logs a panic's message: without it Envoy says only "unreachable".
+    proxy_wasm::set_log_level(LogLevel::Info);
+    proxy_wasm::set_root_context(|_| Box::new(Plugin { filter: Rc::new(Filter::without_configuration()) }));
+}}
+
+/// One plugin configuration in one VM.
+struct Plugin {
+    filter: Rc<Filter>,
+}
+
+impl Context for Plugin {}
+
+impl RootContext for Plugin {
+    fn on_configure(&mut self, _size: usize) -> bool {
+        let json = self.get_plugin_configuration().unwrap_or_default();
+        self.filter = Rc::new(Filter::configured(&json));
+        // True even where the configuration is unusable: a false would leave the answer to Envoy's failure policy, which
+        // may be to let everything pass, and is no JSON in any case.
+        true
+    }
+
+    fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Exchange { filter: Rc::clone(&self.filter) }))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}
+
+/// What all requests share.
+struct Filter {
+    gate: Option<Gate>,
+    counters: Option<Counters>,
+}
+
+impl Filter {
+    fn without_configuration() -> Self {
+        Self { gate: None, counters: None }
+    }
+
+    fn configured(json: &[u8]) -> Self {
+        let gate = GateConfig::from_json(json).and_then(Gate::new);
+        let gate = gate.inspect_err(log_unusable).ok();
+        Self { gate, counters: Some(Counters::define()) }
+    }
+}
+
+fn log_unusable(error: &ConfigError) {
+    let _ = hostcalls::log(LogLevel::Error, &format!("attache: every request is refused with 503: {error}"));
+}
+
+/// One request.
+struct Exchange {
+    filter: Rc<Filter>,
+}
+
+impl Context for Exchange {}
+
+impl HttpContext for Exchange {
+    fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        let headers = self.get_http_request_headers_bytes();
+        let head = RequestHead::read(headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
+        let Some(gate) = &self.filter.gate else { return self.refuse_unconfigured(&headers) };
+        match gate.check(&head) {
+            Verdict::Pass(passed) => self.pass(&passed, &head),
+            Verdict::Refuse(refusal) => self.refuse(&refusal),
+        }
+    }
+}
+
+impl Exchange {
+    /// Lets the request go on with none of our headers but those that name its caller, which are information: the sidecar
+    /// finds the caller out for itself.
+    ///
+    /// Envoy looks for the route anew after each header written, so what need not change is not touched.
+    fn pass(&self, passed: &Passed, head: &RequestHead<'_>) -> Action {
+        let written = match &passed.caller {
+            Some(caller) => {
+                [Some((headers::KEY_ID, caller.key_id())), Some((headers::TENANT, caller.tenant()))]
+            }
+            None => [None, None],
+        };
+        let is_written = |name| written.iter().flatten().any(|(written, _)| *written == name);
+        for name in head.owned_headers().filter(|name| !is_written(*name)) {
+            self.set_http_request_header(name, None);
+        }
+        for (name, value) in written.into_iter().flatten() {
+            self.set_http_request_header(name, Some(value));
+        }
+        self.count(|counters| counters.passed);
+        Action::Continue
+    }
+
+    fn refuse(&self, refusal: &Refusal) -> Action {
+        self.count(|counters| counters.refused.get(refusal.reason.index()).copied().flatten());
+        let headers = refusal.headers().collect();
+        self.send_http_response(u32::from(refusal.status()), headers, Some(refusal.body().as_bytes()));
+        Action::Pause
+    }
+
+    fn refuse_unconfigured(&self, headers: &[(String, Bytes)]) -> Action {
+        self.count(|counters| counters.unconfigured);
+        let path = headers.iter().find(|(name, _)| name == ":path");
+        let path = path.and_then(|(_, path)| str::from_utf8(path).ok()).unwrap_or_default();
+        let error = ApiError::new(
+            ErrorKind::Unavailable,
+            "the gateway's filter has no usable configuration; its operator finds the reason in Envoy's log",
+        );
+        self.send_http_response(
+            u32::from(error.status()),
+            vec![("content-type", "application/json"), ("retry-after", RETRY_AFTER_SECONDS)],
+            Some(error.body(Dialect::of_path(path, "")).as_bytes()),
+        );
+        Action::Pause
+    }
+
+    fn count(&self, counter: impl FnOnce(&Counters) -> Option<u32>) {
+        if let Some(id) = self.filter.counters.as_ref().and_then(counter) {
+            // A count that is lost is no reason to lose the request.
+            let _ = hostcalls::increment_metric(id, 1);
+        }
+    }
+}
+
+/// When to try again where the configuration is unusable: about as long as an operator's correction takes to arrive.
+const RETRY_AFTER_SECONDS: &str = "5";
+
+/// Ids of Envoy's counters; `None` where Envoy would not define one.
+struct Counters {
+    passed: Option<u32>,
+    refused: [Option<u32>; Reason::COUNT],
+    unconfigured: Option<u32>,
+}
+
+impl Counters {
+    fn define() -> Self {
+        let counter = |name: &str| hostcalls::define_metric(MetricType::Counter, name).ok();
+        let refused = |reason: &str| counter(&format!("attache_filter_refused_{reason}"));
+        Self {
+            passed: counter("attache_filter_passed"),
+            refused: array::from_fn(|index| Reason::NAMES.get(index).and_then(|reason| refused(reason))),
+            unconfigured: refused("unconfigured"),
+        }
+    }
+}
