@@ -1,0 +1,12 @@
+//! The model server from outside, over TCP.
+
+#[cfg(test)]
+mod answers;
+#[cfg(test)]
+mod binary;
+#[cfg(test)]
+mod client;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod records;
