@@ -1,0 +1,52 @@
+# make demo · make test · make bench · make lint: each sets up what it needs, under target/.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+
+wasm := $(CARGO_TARGET_DIR)/wasm32-wasip1/release/attache_wasm_filter.wasm
+envoy = ENVOY="$$(tests/setup/envoy.sh)"
+redis = REDIS_SERVER="$$(tests/setup/redis.sh)"
+python = ATTACHE_PYTHON="$$(tests/setup/python.sh)"
+
+.PHONY: help
+help: ## say what there is to do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: wasm ## build the sidecar and the Wasm filter in release
+	cargo build --release --locked -p attache
+
+.PHONY: wasm
+wasm:
+	@tests/setup/wasm-target.sh
+	cargo build --release --locked -p attache-wasm-filter --target wasm32-wasip1
+
+.PHONY: demo
+demo: build ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 ends after the story
+	cargo build --release --locked -p attache-tests --bin attache-demo
+	@$(envoy) && export ENVOY && \
+	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
+	$(CARGO_TARGET_DIR)/release/attache-demo $(if $(ONCE),--once)
+
+.PHONY: test
+test: wasm ## run all tests, on a real Envoy and a real Redis
+	@$(envoy) && $(redis) && $(python) && export ENVOY REDIS_SERVER ATTACHE_PYTHON && \
+	cargo build --locked -p attache && \
+	ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) \
+	cargo test --locked --workspace --exclude attache-wasm-filter $(ARGS)
+
+.PHONY: bench
+bench: build ## measure what the sidecar and the filter cost, beside a plain Envoy
+	cargo build --release --locked -p attache-tests --bin attache-bench
+	@$(envoy) && export ENVOY && \
+	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
+	$(CARGO_TARGET_DIR)/release/attache-bench $(ARGS)
+
+.PHONY: lint
+lint: ## rustfmt, clippy with warnings denied, cargo-deny where it is installed
+	@tests/setup/wasm-target.sh
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --exclude attache-wasm-filter --all-targets -- -D warnings
+	cargo clippy --locked -p attache-wasm-filter --target wasm32-wasip1 -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny check; else echo "cargo-deny is not installed: skipped"; fi
