@@ -1,9 +1,44 @@
 //! What a request body says, found in one pass over its bytes: the model, whether it streams, its token bounds, and where
 //! the segments of the prompt lie.
+//!
+//! Only the JSON grammar, the depth and the model can make a body fail: whatever else has a shape we do not know passes
+//! through, and where it is part of the prompt it becomes a segment of raw JSON. Fields are found at the top level only.
+//! Where a key other than `model` is there twice, the last one counts, as it does for the servers behind us.
 
+mod prompt;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use bytes::Bytes;
+
+use self::prompt::PromptField;
+use crate::json::{JsonError, Scanner, StringSpan, ValueKind, unescape};
 use crate::operation::Operation;
+use crate::splice::Edit;
+
+/// The most choices that are believed: the most that vLLM lets a request ask for, unless told otherwise
+/// (`VLLM_MAX_N_SEQUENCES`).
+const MAX_CHOICES: u64 = 16_384;
+
+/// Scans the body of a request for `operation`.
+pub fn scan(operation: Operation, body: &[u8]) -> Result<RequestScan, ScanError> {
+    let mut scanner = Scanner::new(body);
+    if scanner.is_at_end() {
+        return Err(ScanError::Empty);
+    }
+    if scanner.peek()? != ValueKind::Object {
+        scanner.skip()?;
+        scanner.finish()?;
+        return Err(ScanError::NotAnObject);
+    }
+    let fields = Fields::scan(&mut scanner, operation)?;
+    // The scanner is right behind the closing brace.
+    let closing_brace = scanner.offset().saturating_sub(1);
+    scanner.finish()?;
+    fields.into_scan(body, closing_brace)
+}
 
 /// What one pass over a request body found. Spans are byte ranges of the body that was scanned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,16 +53,45 @@ pub struct RequestScan {
     pub include_usage: IncludeUsage,
     /// The largest of `max_tokens`, `max_completion_tokens` that is present, in tokens.
     pub max_tokens: Option<u64>,
-    /// `n`, the number of choices; 1 where it is absent.
+    /// `n`, the number of choices: at least 1, which it is where it is absent, and at most 16,384.
     pub choices: u64,
-    /// The prompt, piece by piece, in the order of the document.
+    /// The prompt, piece by piece, in the order of the document; but a message's role comes before what else is in it.
     pub segments: Vec<Segment>,
+}
+
+impl RequestScan {
+    /// The edits that make the body ask for `model`, and for usage in the stream if it is to.
+    ///
+    /// There are none where the body says so already. Only chat and legacy completions know `stream_options`: for other
+    /// operations the caller leaves it.
+    pub fn edits(&self, model: &str, usage: UsageEvent) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        if self.model != model {
+            let quoted = serde_json::Value::from(model).to_string();
+            edits.push(Edit { span: self.model_span.clone(), replacement: Bytes::from(quoted) });
+        }
+        if usage == UsageEvent::Ask && self.stream {
+            edits.extend(self.include_usage.request());
+        }
+        edits.sort_by_key(|edit| edit.span.start);
+        edits
+    }
+}
+
+/// Whether the upstream is to send the event that carries the usage of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UsageEvent {
+    /// Ask for it, if the body streams and does not ask yet.
+    Ask,
+    /// Leave the body's own choice.
+    Leave,
 }
 
 /// Whether the client asked for usage in its stream, and where to add it if not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IncludeUsage {
-    /// `include_usage: true` is there.
+    /// `include_usage: true` is there. Or `stream_options` is of a shape that no edit would mend: it is left to the
+    /// upstream.
     Requested,
     /// `include_usage` is there with another value, at this span: replace the value by `true`.
     Declined(Range<usize>),
@@ -48,6 +112,52 @@ pub enum IncludeUsage {
     },
 }
 
+impl IncludeUsage {
+    /// The edit that makes it [`IncludeUsage::Requested`].
+    fn request(&self) -> Option<Edit> {
+        let (span, replacement) = match self {
+            Self::Requested => return None,
+            Self::Declined(value) => (value.clone(), "true"),
+            Self::Unset { insert_at, rest: ObjectRest::Empty } => (*insert_at..*insert_at, r#""include_usage":true"#),
+            Self::Unset { insert_at, rest: ObjectRest::Fields } => (*insert_at..*insert_at, r#""include_usage":true,"#),
+            Self::Null(value) => (value.clone(), r#"{"include_usage":true}"#),
+            // A comma always belongs before it: a body that was scanned has at least a model.
+            Self::Absent { insert_at } => (*insert_at..*insert_at, r#","stream_options":{"include_usage":true}"#),
+        };
+        Some(Edit { span, replacement: Bytes::from_static(replacement.as_bytes()) })
+    }
+
+    /// Reads the value of `stream_options`.
+    fn scan(scanner: &mut Scanner<'_>) -> Result<Self, JsonError> {
+        let body = scanner.bytes();
+        match scanner.peek()? {
+            ValueKind::Null => return Ok(Self::Null(scanner.skip()?)),
+            ValueKind::Object => {}
+            _ => {
+                scanner.skip()?;
+                return Ok(Self::Requested);
+            }
+        }
+        scanner.open()?;
+        let insert_at = scanner.offset();
+        let mut rest = ObjectRest::Empty;
+        let mut value = None;
+        while let Some(key) = scanner.next_key()? {
+            rest = ObjectRest::Fields;
+            let is_include_usage = key.text(body).as_ref() == b"include_usage";
+            let span = scanner.skip()?;
+            if is_include_usage {
+                value = Some(span);
+            }
+        }
+        Ok(match value {
+            None => Self::Unset { insert_at, rest },
+            Some(span) if body.get(span.clone()) == Some(b"true") => Self::Requested,
+            Some(span) => Self::Declined(span),
+        })
+    }
+}
+
 /// Whether an object has fields already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectRest {
@@ -66,6 +176,17 @@ pub struct Segment {
     pub span: Range<usize>,
     /// How the bytes are to be read.
     pub form: SegmentForm,
+}
+
+impl Segment {
+    /// The segment's text, given the body that was scanned: a string without its escapes, or raw JSON as sent.
+    pub fn text<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
+        let raw = body.get(self.span.clone()).unwrap_or_default();
+        match self.form {
+            SegmentForm::Escaped => unescape(raw),
+            SegmentForm::Plain | SegmentForm::Raw => Cow::Borrowed(raw),
+        }
+    }
 }
 
 /// How a segment's bytes are written in the body.
@@ -91,7 +212,7 @@ pub enum SegmentKind {
     Role = 3,
     /// Text of a message's content, or of a completion's or embedding's prompt.
     Text = 4,
-    /// An image, audio or video part, raw.
+    /// What an image, audio or video part carries (its URL or data), raw.
     Media = 5,
     /// `tool_calls`, raw.
     ToolCalls = 6,
@@ -99,7 +220,7 @@ pub enum SegmentKind {
     ToolCallId = 7,
     /// `name`
     Name = 8,
-    /// `reasoning_content`
+    /// `reasoning_content`, or `reasoning` as newer servers call it.
     Reasoning = 9,
     /// A prompt of token ids, raw.
     Tokens = 10,
@@ -137,3 +258,97 @@ pub enum ScanError {
     #[error("`model` appears more than once in the request body; send it once")]
     DuplicateModel,
 }
+
+impl From<JsonError> for ScanError {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Syntax { reason, offset } => Self::NotJson { reason, offset },
+            JsonError::TooDeep => Self::TooDeep,
+        }
+    }
+}
+
+/// The top-level fields, as far as they were read.
+#[derive(Default)]
+struct Fields {
+    model: Option<StringSpan>,
+    stream: bool,
+    stream_options: Option<IncludeUsage>,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    choices: Option<u64>,
+    /// The segments of each field that is part of the prompt.
+    prompt: BTreeMap<PromptField, Vec<Segment>>,
+}
+
+impl Fields {
+    fn scan(scanner: &mut Scanner<'_>, operation: Operation) -> Result<Self, ScanError> {
+        let body = scanner.bytes();
+        let mut fields = Self::default();
+        scanner.open()?;
+        while let Some(key) = scanner.next_key()? {
+            match key.text(body).as_ref() {
+                b"model" => fields.read_model(scanner)?,
+                b"stream" => fields.stream = body.get(scanner.skip()?) == Some(b"true"),
+                b"stream_options" => fields.stream_options = Some(IncludeUsage::scan(scanner)?),
+                b"max_tokens" => fields.max_tokens = read_u64(scanner)?,
+                b"max_completion_tokens" => fields.max_completion_tokens = read_u64(scanner)?,
+                b"n" => fields.choices = read_u64(scanner)?,
+                name => match PromptField::of(operation, name) {
+                    Some(field) => {
+                        fields.prompt.insert(field, field.segments(scanner)?);
+                    }
+                    None => {
+                        scanner.skip()?;
+                    }
+                },
+            }
+        }
+        Ok(fields)
+    }
+
+    fn read_model(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
+        if self.model.is_some() {
+            return Err(ScanError::DuplicateModel);
+        }
+        if scanner.peek()? != ValueKind::String {
+            return Err(ScanError::ModelNotAString);
+        }
+        self.model = Some(scanner.string()?);
+        Ok(())
+    }
+
+    fn into_scan(self, body: &[u8], closing_brace: usize) -> Result<RequestScan, ScanError> {
+        let model = self.model.ok_or(ScanError::NoModel)?;
+        let model_span = model.quoted();
+        let model = String::from_utf8_lossy(&model.text(body)).into_owned();
+        if model.is_empty() {
+            return Err(ScanError::ModelNotAString);
+        }
+        let mut prompt: Vec<_> = self.prompt.into_values().filter(|segments| !segments.is_empty()).collect();
+        prompt.sort_by_key(|segments| segments.first().map(|segment| segment.span.start));
+        Ok(RequestScan {
+            model,
+            model_span,
+            stream: self.stream,
+            include_usage: self.stream_options.unwrap_or(IncludeUsage::Absent { insert_at: closing_brace }),
+            max_tokens: self.max_tokens.max(self.max_completion_tokens),
+            choices: self.choices.unwrap_or(1).clamp(1, MAX_CHOICES),
+            segments: prompt.concat(),
+        })
+    }
+}
+
+/// A whole number that fits; anything else is `None`.
+fn read_u64(scanner: &mut Scanner<'_>) -> Result<Option<u64>, JsonError> {
+    let kind = scanner.peek()?;
+    let span = scanner.skip()?;
+    if kind != ValueKind::Number {
+        return Ok(None);
+    }
+    let digits = scanner.bytes().get(span);
+    Ok(digits.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests;
