@@ -1,1 +1,135 @@
 //! What an answer says of its usage, found as it streams by, and the one event that the client must not see.
+//!
+//! Nothing is buffered but the start of an event that may have to be taken out, and nothing is changed but for that event:
+//! a broken answer passes through as it came.
+
+mod document;
+mod stream;
+
+use bytes::Bytes;
+
+use self::document::Document;
+use self::stream::Stream;
+use crate::operation::Operation;
+use crate::usage::Usage;
+
+/// How an answer's body is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BodyFormat {
+    /// One JSON value.
+    Json,
+    /// Server-sent events whose data is JSON.
+    EventStream,
+}
+
+impl BodyFormat {
+    /// The format that a `content-type` header names; `None` for one in which there is no usage to be found.
+    pub fn from_content_type(content_type: &str) -> Option<Self> {
+        let media_type = content_type.split(';').next().unwrap_or_default().trim();
+        if media_type.eq_ignore_ascii_case("text/event-stream") {
+            Some(Self::EventStream)
+        } else if media_type.eq_ignore_ascii_case("application/json") {
+            Some(Self::Json)
+        } else {
+            None
+        }
+    }
+}
+
+/// What becomes of the event that carries a stream's usage and no content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UsageVisibility {
+    /// It goes to the client, who asked for it.
+    Keep,
+    /// It is taken out: we asked for it, and the client did not.
+    Remove,
+}
+
+/// Whether a chunk is the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndOfStream {
+    /// More may follow.
+    More,
+    /// Nothing follows.
+    End,
+}
+
+/// What goes to the client in place of a chunk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// The chunk as it came.
+    Unchanged,
+    /// These bytes; there may be none.
+    Replaced(Bytes),
+}
+
+/// What was found in an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// The usage; in a stream, the last one.
+    pub usage: Option<Usage>,
+    /// How many events carried content (or reasoning, a refusal, tool calls): where no usage came, a floor for the output
+    /// in tokens.
+    pub content_events: u64,
+    /// How many events there were, `[DONE]` included.
+    pub events: u64,
+    /// Whether the stream said `[DONE]`.
+    pub done: bool,
+    /// The model that answered, by the first `model` in the answer.
+    pub model: Option<String>,
+    /// Whether something was no JSON object where one was due, or the body ended in the middle of one.
+    pub malformed: bool,
+}
+
+/// A scanner somewhere in the body of an answer.
+#[derive(Debug, Clone)]
+pub struct ResponseScanner {
+    body: Body,
+    /// Without what the body's own scanner knows.
+    counted: Counted,
+}
+
+#[derive(Debug, Clone)]
+enum Body {
+    Json(Document),
+    EventStream(Stream),
+}
+
+impl ResponseScanner {
+    /// A scanner at the start of an answer to `operation`.
+    pub fn new(operation: Operation, format: BodyFormat, visibility: UsageVisibility) -> Self {
+        let document = Document::new(operation);
+        let body = match format {
+            BodyFormat::Json => Body::Json(document),
+            BodyFormat::EventStream => Body::EventStream(Stream::new(document, visibility)),
+        };
+        Self { body, counted: Counted::default() }
+    }
+
+    /// Reads the next chunk of the body, after its content coding was undone, and says what the client gets in its place.
+    pub fn feed(&mut self, chunk: &Bytes, end: EndOfStream) -> Output {
+        match &mut self.body {
+            Body::Json(document) => {
+                document.feed(chunk);
+                self.counted.malformed |= document.is_broken();
+                if end == EndOfStream::End {
+                    self.counted.malformed |= !document.is_complete();
+                }
+                Output::Unchanged
+            }
+            Body::EventStream(stream) => stream.feed(chunk, end, &mut self.counted),
+        }
+    }
+
+    /// What was found so far. It holds for a body that broke off as well.
+    pub fn counted(&self) -> Counted {
+        let (usage, model) = match &self.body {
+            Body::Json(document) => (document.usage(), document.model()),
+            Body::EventStream(stream) => (self.counted.usage, stream.model()),
+        };
+        Counted { usage, model: model.map(str::to_owned), ..self.counted }
+    }
+}
+
+#[cfg(test)]
+mod tests;
