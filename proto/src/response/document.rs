@@ -80,7 +80,7 @@ enum State {
     KeyOrClose,
     Key,
     Colon,
-    /// The rest of a number or literal, or what follows it.
+    /// In a number or literal, or behind it.
     Scalar,
     CommaOrClose,
     String(Role),
@@ -164,6 +164,16 @@ impl Document {
                     self.state = State::String(role);
                     tail
                 }
+                State::Scalar => {
+                    let is_scalar = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-');
+                    let len = rest.iter().take_while(|byte| is_scalar(byte)).count();
+                    let (read, tail) = rest.split_at(len);
+                    self.keep(read);
+                    if !tail.is_empty() {
+                        self.end_value();
+                    }
+                    tail
+                }
                 _ => {
                     self.structure(byte);
                     tail
@@ -188,19 +198,10 @@ impl Document {
         self.model.as_deref()
     }
 
-    /// Reads a byte outside of strings.
+    /// Reads a byte outside of strings, numbers and literals.
     fn structure(&mut self, byte: u8) {
         if let b' ' | b'\t' | b'\n' | b'\r' = byte {
-            if self.state == State::Scalar {
-                self.end_value();
-            }
             return;
-        }
-        if self.state == State::Scalar {
-            if let b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'.' | b'+' | b'-' = byte {
-                return self.keep(&[byte]);
-            }
-            self.end_value();
         }
         self.decide_content(byte);
         match (byte, self.state) {

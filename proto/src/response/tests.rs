@@ -258,7 +258,8 @@ fn an_event_that_breaks_off_is_passed_on_as_it_came_and_its_usage_counts() {
     for (cut, malformed) in
         [(USAGE.to_owned(), false), (format!("{USAGE}\n"), false), (USAGE[..USAGE.len() - 1].to_owned(), true)]
     {
-        let chunks = [cut[..9].as_bytes(), cut[9..].as_bytes()];
+        let (start, rest) = cut.as_bytes().split_at(9);
+        let chunks = [start, rest];
         let (sent, counted) = stream(chunks, UsageVisibility::Remove);
         assert_eq!(sent, cut.as_bytes());
         assert_eq!((counted.usage, counted.malformed), (Some(counted_usage()), malformed), "{cut}");
