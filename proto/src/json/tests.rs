@@ -163,7 +163,11 @@ proptest! {
 
     #[test]
     fn the_same_texts_are_json_as_for_serde_json(text in nearly_json()) {
-        prop_assert_eq!(check(&text).is_ok(), serde_json::from_slice::<serde_json::Value>(&text).is_ok());
+        let parsed = serde_json::from_slice::<serde_json::Value>(&text);
+        // The grammar has no bound for numbers, but serde_json has.
+        let is_out_of_range = parsed.as_ref().is_err_and(|error| error.to_string().contains("out of range"));
+        prop_assume!(!is_out_of_range);
+        prop_assert_eq!(check(&text).is_ok(), parsed.is_ok());
     }
 
     #[test]
