@@ -1,11 +1,19 @@
 //! Token limits: a request reserves an estimate before the model is asked and settles the real usage after.
 //!
-//! `rules` says what a limit is and `ledger` what a store must do; both are free of I/O. The stores hold the only state.
+//! `rules` says what a limit is, `subject` whom a request counts for, `estimate` what it will probably use; together they
+//! make a `reservation`. A `store` grants it or not, in `memory` or in `redis`; the `ledger` is the one that was chosen, and
+//! settles off the request path. `headers` and `refusal` tell the client.
 
-pub mod ledger;
-pub mod rules;
+mod estimate;
+mod reservation;
+mod rules;
+mod store;
+mod subject;
+#[cfg(test)]
+mod tests;
 
-pub use ledger::{
-    Admission, Charge, CounterKey, CounterState, Hold, ReservationId, ReserveRequest, Settlement, Store, StoreError,
-};
+pub use estimate::EstimateInput;
+pub use reservation::{Charge, Hold, ReservationId, ReserveRequest, Settlement};
 pub use rules::{Cost, Dimension, Limit, Mode, Quantity};
+pub use store::{Admission, CounterState, LEASE, RENEW_EVERY, Store, StoreError};
+pub use subject::{CounterKey, Subject};

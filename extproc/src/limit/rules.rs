@@ -16,10 +16,49 @@ pub struct Limit {
     pub quantity: Quantity,
     /// How much of it is allowed in a window (or at once, for [`Quantity::Concurrency`]). Never 0.
     pub amount: u64,
-    /// The window's length; aligned to the epoch. For concurrency it is the reset that callers are told.
+    /// The window's length, at least a second; aligned to the epoch. For concurrency it only says for how long an idle
+    /// counter is kept.
     pub window: Duration,
     /// When a request is admitted.
     pub mode: Mode,
+}
+
+/// The largest number that every store counts exactly (Redis scripts compute in doubles); counters stop there.
+pub(super) const MAX_COUNT: u64 = (1 << 53) - 1;
+
+impl Limit {
+    /// Whether a request that will probably use `estimate` is admitted while `settled` is used and `held` is held.
+    ///
+    /// The Redis store's script decides the same; one suite runs over both.
+    pub fn admits(&self, settled: u64, held: u64, estimate: u64) -> bool {
+        match self.admission() {
+            Mode::Soft => settled.saturating_add(held) < self.amount,
+            Mode::Strict => settled.saturating_add(held).saturating_add(self.held(estimate)) <= self.amount,
+            Mode::Check => settled < self.amount,
+        }
+    }
+
+    /// What a request that will probably use `estimate` holds while it is in flight.
+    pub fn held(&self, estimate: u64) -> u64 {
+        match self.admission() {
+            Mode::Soft | Mode::Strict => estimate.min(MAX_COUNT),
+            Mode::Check => 0,
+        }
+    }
+
+    /// The mode that acts. Requests in flight are always held: they leave no use behind that one could check.
+    pub(super) fn admission(&self) -> Mode {
+        match (self.quantity, self.mode) {
+            (Quantity::Concurrency, Mode::Check) => Mode::Strict,
+            (_, mode) => mode,
+        }
+    }
+
+    /// The window in milliseconds, at least a second and at most about 35 years: a bucket's index fits 32 bits and its end
+    /// a double.
+    pub(super) fn window_ms(&self) -> u64 {
+        u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX).clamp(1_000, 1 << 40)
+    }
 }
 
 /// What requests are counted by.
@@ -47,6 +86,17 @@ pub enum Quantity {
     Requests,
     /// Requests in flight.
     Concurrency,
+}
+
+impl Quantity {
+    /// What a request has used of this once the model has used `usage`.
+    pub fn actual(self, usage: &Usage) -> u64 {
+        match self {
+            Self::Tokens(cost) => cost.of(usage),
+            Self::Requests => 1,
+            Self::Concurrency => 0,
+        }
+    }
 }
 
 /// Which tokens.
@@ -90,4 +140,53 @@ pub enum Mode {
     Strict,
     /// S < L: nothing is held, the use is charged afterwards, as Envoy's own limiter does it.
     Check,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::limit;
+    use super::*;
+
+    #[test]
+    fn soft_admits_while_anything_is_left() {
+        let limit = limit("a", 300, Mode::Soft);
+        assert!(limit.admits(299, 0, 10_000));
+        assert!(limit.admits(200, 99, 10_000));
+        assert!(!limit.admits(200, 100, 0));
+        assert!(!limit.admits(u64::MAX, u64::MAX, 0));
+    }
+
+    #[test]
+    fn strict_admits_what_fits() {
+        let limit = limit("a", 300, Mode::Strict);
+        assert!(limit.admits(200, 60, 40));
+        assert!(!limit.admits(200, 60, 41));
+        assert!(!limit.admits(0, 0, u64::MAX));
+    }
+
+    #[test]
+    fn check_looks_at_settled_use_alone_and_holds_nothing() {
+        let limit = limit("a", 300, Mode::Check);
+        assert!(limit.admits(299, 1_000, 1_000));
+        assert!(!limit.admits(300, 0, 0));
+        assert_eq!(limit.held(40), 0);
+    }
+
+    #[test]
+    fn requests_in_flight_are_held_in_every_mode() {
+        for mode in [Mode::Soft, Mode::Strict, Mode::Check] {
+            let limit = Limit { quantity: Quantity::Concurrency, ..limit("a", 8, mode) };
+            assert_eq!(limit.held(1), 1);
+            assert!(limit.admits(0, 7, 1));
+            assert!(!limit.admits(0, 8, 1));
+        }
+    }
+
+    #[test]
+    fn a_window_is_kept_to_what_a_bucket_can_count() {
+        let window = |window| Limit { window, ..limit("a", 1, Mode::Soft) }.window_ms();
+        assert_eq!(window(Duration::from_secs(60)), 60_000);
+        assert_eq!(window(Duration::ZERO), 1_000);
+        assert_eq!(window(Duration::MAX), 1 << 40);
+    }
 }

@@ -1,37 +1,31 @@
-//! The ledger's contract: what a request asks of it, what it answers, what is settled afterwards.
+//! What a store must do: grant or refuse a request's reservation, extend it while the answer streams, end it with what was
+//! used. The memory store and the Redis store pass the same tests.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::rules::Limit;
+use super::{Limit, ReserveRequest, Settlement};
 
-/// What one request asks for, over all of its limits at once: granted whole or refused whole.
-#[derive(Debug, Clone)]
-pub struct ReserveRequest {
-    /// Unique for this request.
-    pub id: ReservationId,
-    /// One entry a limit.
-    pub holds: Vec<Hold>,
+/// A reservation that nobody renews for this long is given back: its sidecar is gone.
+pub const LEASE: Duration = Duration::from_secs(30);
+pub(super) const LEASE_MS: u64 = LEASE.as_millis() as u64;
+
+/// How often the exchange's driver renews while an answer streams: two renewals may fail before the lease ends.
+pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a settled reservation is remembered, so that settling it again changes nothing. Longer than a settlement is
+/// retried.
+pub(super) const TOMBSTONE_MS: u64 = 10_000;
+
+/// Expired leases that one reservation gives back at most, so that no request pays for a fleet that died.
+pub(super) const SWEEP_AT_MOST: usize = 8;
+
+impl Limit {
+    /// How long a counter that nobody uses is kept: two windows, as a sliding window looks back one, and longer than any
+    /// lease that holds of it.
+    pub(super) fn time_to_live_ms(&self) -> u64 {
+        2 * self.window_ms() + LEASE_MS
+    }
 }
-
-/// A reservation's identity: 128 random bits, in hex.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ReservationId(pub Arc<str>);
-
-/// What a request wants to hold of one limit.
-#[derive(Debug, Clone)]
-pub struct Hold {
-    /// The limit.
-    pub limit: Arc<Limit>,
-    /// Which of the limit's counters.
-    pub counter: CounterKey,
-    /// The estimate, in the limit's unit.
-    pub estimate: u64,
-}
-
-/// Which counter of a limit a request falls on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct CounterKey(pub Arc<str>);
 
 /// The ledger's answer. The states are in the order of the holds and were read before this request's own hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +44,15 @@ pub enum Admission {
     },
 }
 
+impl Admission {
+    /// The counters as they stood before this request, in the order of its holds.
+    pub fn states(&self) -> &[CounterState] {
+        match self {
+            Self::Granted { states } | Self::Refused { states, .. } => states,
+        }
+    }
+}
+
 /// A counter as it stood before this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterState {
@@ -61,25 +64,7 @@ pub struct CounterState {
     pub reset: Duration,
 }
 
-/// What was really used, in the order of the reservation's holds.
-#[derive(Debug, Clone)]
-pub struct Settlement {
-    /// The reservation it ends. Settling it again changes nothing.
-    pub id: ReservationId,
-    /// One entry a hold.
-    pub charges: Vec<Charge>,
-}
-
-/// The end of one hold.
-#[derive(Debug, Clone)]
-pub struct Charge {
-    /// What was held.
-    pub hold: Hold,
-    /// What was used, in the limit's unit.
-    pub actual: u64,
-}
-
-/// Where counters live. Both operations are atomic over all of their limits.
+/// Where counters live. All operations are atomic over all of their limits.
 pub trait Store: Send + Sync + 'static {
     /// Admits or refuses.
     ///
@@ -88,13 +73,14 @@ pub trait Store: Send + Sync + 'static {
     /// caller, and a hold that was written all the same ends with its lease.
     fn reserve(&self, request: &ReserveRequest) -> impl Future<Output = Result<Admission, StoreError>> + Send;
 
-    /// Ends a reservation and charges what was used.
+    /// Ends a reservation and charges what was used, in the window that is current now.
     ///
     /// # Errors
     /// [`StoreError`] as for [`Store::reserve`]; it is safe to try again.
     fn settle(&self, settlement: &Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Extends the reservation's lease, while its answer streams.
+    /// Extends the reservation's lease, while its answer streams. A lease that ended in the meantime is taken again; a
+    /// reservation that was settled stays settled.
     ///
     /// # Errors
     /// [`StoreError`] as for [`Store::reserve`]; the next renewal comes before the lease ends.

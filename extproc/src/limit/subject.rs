@@ -1,0 +1,196 @@
+//! Whom a request counts for, and which counter of a limit that is.
+//!
+//! A counter's name is a hash, so no key, tenant or header value stands in Redis in clear text, and an 8 KB header costs as
+//! much as a short one. Values are fed with their length, so no two lists of values read alike.
+
+use std::fmt;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{Dimension, Limit};
+
+/// What is known of a request's caller and destination.
+pub struct Subject<'a> {
+    /// The key's id, never the key.
+    pub key_id: Option<&'a str>,
+    /// The tenant.
+    pub tenant: Option<&'a str>,
+    /// The model asked for.
+    pub model: &'a str,
+    /// The route.
+    pub endpoint: &'a str,
+    /// A request header's value, by its lower-case name.
+    pub header: &'a dyn Fn(&str) -> Option<&'a [u8]>,
+}
+
+impl<'a> Subject<'a> {
+    fn value(&self, dimension: &Dimension) -> Option<&'a [u8]> {
+        match dimension {
+            Dimension::Key => self.key_id.map(str::as_bytes),
+            Dimension::Tenant => self.tenant.map(str::as_bytes),
+            Dimension::Model => Some(self.model.as_bytes()),
+            Dimension::Endpoint => Some(self.endpoint.as_bytes()),
+            Dimension::Header(name) => (self.header)(name),
+        }
+    }
+}
+
+impl fmt::Debug for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("key_id", &self.key_id)
+            .field("tenant", &self.tenant)
+            .field("model", &self.model)
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which counter of a limit a request falls on: `<group>:<counter>`, both in hex.
+///
+/// Counters of one group lie together in a store (one hash slot of a Redis Cluster) and share a list of leases. A limit per
+/// tenant or per key, which has one tenant, is grouped by tenant; any other limit is a group of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CounterKey(pub Arc<str>);
+
+impl CounterKey {
+    /// The counter of `limit` that a request of `subject` falls on.
+    pub fn new(limit: &Limit, subject: &Subject<'_>) -> Self {
+        let mut group = Xxh3::new();
+        if limit.per.iter().any(|dimension| matches!(dimension, Dimension::Tenant | Dimension::Key)) {
+            group.update(b"tenant");
+            feed(&mut group, subject.tenant.map(str::as_bytes));
+        } else {
+            group.update(b"limit");
+            feed(&mut group, Some(limit.id.as_bytes()));
+        }
+        let mut counter = Xxh3::new();
+        for dimension in &limit.per {
+            // The dimension goes in as well: a limit that is changed from per key to per tenant starts anew.
+            let name = match dimension {
+                Dimension::Key => "key",
+                Dimension::Tenant => "tenant",
+                Dimension::Model => "model",
+                Dimension::Endpoint => "endpoint",
+                Dimension::Header(name) => name,
+            };
+            counter.update(&[u8::from(matches!(dimension, Dimension::Header(_)))]);
+            feed(&mut counter, Some(name.as_bytes()));
+            feed(&mut counter, subject.value(dimension));
+        }
+        Self(format!("{:016x}:{:032x}", group.digest(), counter.digest128()).into())
+    }
+
+    /// The group's and the counter's part. A key that was not made here is a group of its own.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        self.0.split_once(':').unwrap_or((&self.0, &self.0))
+    }
+}
+
+/// Feeds one value so that no two sequences of values feed the same bytes: presence, length, value.
+fn feed(hash: &mut Xxh3, value: Option<&[u8]>) {
+    match value {
+        None => hash.update(&[0]),
+        Some(value) => {
+            hash.update(&[1]);
+            hash.update(&(value.len() as u64).to_le_bytes());
+            hash.update(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Mode;
+    use super::super::tests::{limit, nobody};
+    use super::*;
+
+    fn per(dimensions: &[Dimension]) -> Limit {
+        Limit { per: dimensions.to_vec(), ..limit("ns/policy/limit", 300, Mode::Soft) }
+    }
+
+    fn by_tenant_and_key(tenant: Option<&str>, key_id: Option<&str>) -> CounterKey {
+        CounterKey::new(&per(&[Dimension::Tenant, Dimension::Key]), &Subject { tenant, key_id, ..nobody() })
+    }
+
+    #[test]
+    fn values_that_only_differ_in_where_they_are_cut_have_counters_of_their_own() {
+        let long = "x".repeat(8 * 1024);
+        let longer = format!("{long}y");
+        let values = [
+            (None, None),
+            (Some(""), None),
+            (None, Some("")),
+            (Some(""), Some("")),
+            (Some("a:b"), Some("c")),
+            (Some("a"), Some("b:c")),
+            (Some("ab"), Some("c")),
+            (Some("a"), Some("bc")),
+            (Some("a\0"), Some("b")),
+            (Some("a"), Some("\0b")),
+            (Some("é"), Some("b")),
+            (Some("e\u{301}"), Some("b")),
+            (Some(&long), Some("b")),
+            (Some(&longer), Some("b")),
+            (Some("b"), Some(&long)),
+        ];
+        let keys: std::collections::HashSet<_> = values.iter().map(|(t, k)| by_tenant_and_key(*t, *k)).collect();
+        assert_eq!(keys.len(), values.len());
+    }
+
+    proptest! {
+        #[test]
+        fn two_callers_share_a_counter_only_if_they_are_the_same(
+            a in (any::<Option<String>>(), any::<Option<String>>()),
+            b in (any::<Option<String>>(), any::<Option<String>>()),
+        ) {
+            let of = |(tenant, key): &(Option<String>, Option<String>)| by_tenant_and_key(tenant.as_deref(), key.as_deref());
+            prop_assert_eq!(of(&a) == of(&b), a == b);
+        }
+    }
+
+    #[test]
+    fn a_counter_is_named_without_clear_text_and_at_a_fixed_length() {
+        let key = by_tenant_and_key(Some("acme"), Some("sk-secret"));
+        assert_eq!(key.0.len(), 16 + 1 + 32);
+        assert!(key.0.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':'));
+    }
+
+    #[test]
+    fn only_the_limits_own_dimensions_tell_counters_apart() {
+        let limit = per(&[Dimension::Key]);
+        let of = |model| CounterKey::new(&limit, &Subject { key_id: Some("ns/key"), model, ..nobody() });
+        assert_eq!(of("a"), of("b"));
+    }
+
+    #[test]
+    fn requests_without_the_header_share_a_counter_of_their_own() {
+        let limit = per(&[Dimension::Header("x-team".into())]);
+        let of = |team: Option<&'static [u8]>| {
+            let header = move |name: &str| team.filter(|_| name == "x-team");
+            CounterKey::new(&limit, &Subject { header: &header, ..nobody() })
+        };
+        assert_eq!(of(None), of(None));
+        assert_ne!(of(None), of(Some(b"")));
+        assert_ne!(of(Some(b"red")), of(Some(b"\xff")));
+    }
+
+    #[test]
+    fn a_header_named_like_a_dimension_is_not_that_dimension() {
+        let header = |_: &str| Some(b"v".as_slice());
+        let subject = Subject { model: "v", header: &header, ..nobody() };
+        let keys = [Dimension::Model, Dimension::Header("model".into())].map(|d| CounterKey::new(&per(&[d]), &subject));
+        assert_ne!(keys[0], keys[1]);
+    }
+
+    #[test]
+    fn limits_of_a_tenant_and_of_its_keys_lie_together() {
+        let subject = Subject { tenant: Some("acme"), key_id: Some("ns/key"), ..nobody() };
+        let group = |dimensions: &[Dimension]| CounterKey::new(&per(dimensions), &subject).parts().0.to_owned();
+        assert_eq!(group(&[Dimension::Tenant]), group(&[Dimension::Key, Dimension::Model]));
+        assert_ne!(group(&[Dimension::Tenant]), group(&[Dimension::Model]));
+    }
+}

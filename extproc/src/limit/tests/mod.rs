@@ -1,0 +1,39 @@
+//! What the tests of this room share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+
+/// Tokens in a minute, for everyone together.
+pub(super) fn limit(id: &str, amount: u64, mode: Mode) -> Limit {
+    Limit {
+        id: id.into(),
+        per: vec![],
+        quantity: Quantity::Tokens(Cost::Total),
+        amount,
+        window: Duration::from_secs(60),
+        mode,
+    }
+}
+
+pub(super) fn nobody<'a>() -> Subject<'a> {
+    Subject { key_id: None, tenant: None, model: "m", endpoint: "ns/route", header: &|_| None }
+}
+
+/// A hold of the counter that `tenant` has.
+pub(super) fn hold(limit: &Arc<Limit>, tenant: &str, estimate: u64) -> Hold {
+    let per_tenant = Limit { per: vec![Dimension::Tenant], ..Limit::clone(limit) };
+    let counter = CounterKey::new(&per_tenant, &Subject { tenant: Some(tenant), ..nobody() });
+    Hold { limit: Arc::clone(limit), counter, estimate }
+}
+
+pub(super) fn request(holds: Vec<Hold>) -> ReserveRequest {
+    ReserveRequest { id: ReservationId::random(), holds }
+}
+
+pub(super) fn settlement(request: &ReserveRequest, actual: &[u64]) -> Settlement {
+    assert_eq!(request.holds.len(), actual.len());
+    let charges = request.holds.iter().cloned().zip(actual).map(|(hold, actual)| Charge { hold, actual: *actual });
+    Settlement { id: request.id.clone(), charges: charges.collect() }
+}
