@@ -5,6 +5,8 @@
 //! settles off the request path. `headers` and `refusal` tell the client.
 
 mod estimate;
+mod headers;
+mod refusal;
 mod reservation;
 mod rules;
 mod store;

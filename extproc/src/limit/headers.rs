@@ -1,0 +1,282 @@
+//! What a response tells the client of its limits, on 200 and on 429: OpenAI's headers, Envoy's, and when to come back.
+//!
+//! Of several limits the most constrained one is shown: the one with the least share left. Requests in flight are not shown:
+//! they have no window that a client could plan by.
+
+use std::cmp::Ordering;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::refusal::Refusal;
+use super::{Admission, CounterState, Hold, Quantity};
+
+const TOKENS: Names = Names {
+    limit: "x-ratelimit-limit-tokens",
+    remaining: "x-ratelimit-remaining-tokens",
+    reset: "x-ratelimit-reset-tokens",
+};
+const REQUESTS: Names = Names {
+    limit: "x-ratelimit-limit-requests",
+    remaining: "x-ratelimit-remaining-requests",
+    reset: "x-ratelimit-reset-requests",
+};
+const ANY: Names = Names { limit: "x-ratelimit-limit", remaining: "x-ratelimit-remaining", reset: "x-ratelimit-reset" };
+
+struct Names {
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
+}
+
+impl Admission {
+    /// The rate-limit headers of the response, in lower case. `holds` are those of the reservation that this answers.
+    pub fn headers(&self, holds: &[Hold]) -> Vec<(&'static str, String)> {
+        let standings: Vec<_> = holds
+            .iter()
+            .zip(self.states())
+            .filter(|(hold, _)| hold.limit.quantity != Quantity::Concurrency)
+            .map(|(hold, state)| Standing::new(hold, state))
+            .collect();
+        let mut headers = Vec::new();
+        for (names, quantity) in [(TOKENS, Kind::Tokens), (REQUESTS, Kind::Requests)] {
+            if let Some(standing) = most_constrained(standings.iter().filter(|standing| standing.kind() == quantity)) {
+                headers.push((names.limit, standing.limit().to_string()));
+                headers.push((names.remaining, standing.remaining.to_string()));
+                headers.push((names.reset, spoken(standing.reset)));
+            }
+        }
+        if let Some(standing) = most_constrained(standings.iter()) {
+            headers.push((ANY.limit, with_policies(standing, &standings)));
+            headers.push((ANY.remaining, standing.remaining.to_string()));
+            headers.push((ANY.reset, whole_seconds(standing.reset).to_string()));
+        }
+        if let Some(refusal) = Refusal::of(self, holds) {
+            headers.push(("retry-after", whole_seconds(refusal.retry_after).to_string()));
+            headers.push(("retry-after-ms", whole_milliseconds(refusal.retry_after).to_string()));
+        }
+        headers
+    }
+}
+
+/// Where a request stands with one of its limits.
+struct Standing<'a> {
+    hold: &'a Hold,
+    /// Before this request's own hold; 0 where the limit refuses it.
+    remaining: u64,
+    reset: Duration,
+}
+
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Tokens,
+    Requests,
+    Slots,
+}
+
+impl<'a> Standing<'a> {
+    fn new(hold: &'a Hold, state: &CounterState) -> Self {
+        let used = state.settled.saturating_add(state.held);
+        let remaining = if hold.is_admitted(state) { hold.limit.amount.saturating_sub(used) } else { 0 };
+        Self { hold, remaining, reset: state.reset }
+    }
+
+    fn limit(&self) -> u64 {
+        self.hold.limit.amount
+    }
+
+    fn kind(&self) -> Kind {
+        match self.hold.limit.quantity {
+            Quantity::Tokens(_) => Kind::Tokens,
+            Quantity::Requests => Kind::Requests,
+            Quantity::Concurrency => Kind::Slots,
+        }
+    }
+
+    /// By the share that is left; of two that are as good as used up, the one that takes longer to refill comes first.
+    fn cmp_constraint(&self, other: &Self) -> Ordering {
+        let share = |of: &Self, against: &Self| u128::from(of.remaining) * u128::from(against.limit());
+        share(self, other).cmp(&share(other, self)).then(other.reset.cmp(&self.reset))
+    }
+}
+
+fn most_constrained<'s, 'a: 's>(standings: impl Iterator<Item = &'s Standing<'a>>) -> Option<&'s Standing<'a>> {
+    standings.min_by(|a, b| a.cmp_constraint(b))
+}
+
+/// `300, 300;w=60, 10000;w=3600`: the limit that is shown, then all of them with their windows in seconds, as Envoy's
+/// `x-ratelimit-limit` has it (draft-polli-ratelimit-headers-03).
+fn with_policies(shown: &Standing<'_>, all: &[Standing<'_>]) -> String {
+    let mut text = shown.limit().to_string();
+    for standing in all {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", {};w={}", standing.limit(), whole_seconds(standing.hold.limit.window));
+    }
+    text
+}
+
+/// A duration as OpenAI writes it (`20ms`, `1s`, `6m0s`, `1h0m0s`), rounded up: whoever waits that long does not come early.
+pub(super) fn spoken(duration: Duration) -> String {
+    let milliseconds = whole_milliseconds(duration);
+    if milliseconds < 1_000 {
+        return format!("{milliseconds}ms");
+    }
+    let seconds = whole_seconds(duration);
+    let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, _) => format!("{minutes}m{rest}s"),
+        _ => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+fn whole_seconds(duration: Duration) -> u128 {
+    duration.as_nanos().div_ceil(1_000_000_000).max(1)
+}
+
+fn whole_milliseconds(duration: Duration) -> u128 {
+    duration.as_nanos().div_ceil(1_000_000).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::tests::{hold, limit};
+    use super::super::{Cost, Limit, Mode};
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn state(settled: u64, held: u64, reset: Duration) -> CounterState {
+        CounterState { settled, held, reset }
+    }
+
+    fn tokens(amount: u64, window: Duration) -> Limit {
+        Limit { window, ..limit(&format!("tokens-{amount}"), amount, Mode::Soft) }
+    }
+
+    fn requests(amount: u64) -> Limit {
+        Limit { quantity: Quantity::Requests, ..limit(&format!("requests-{amount}"), amount, Mode::Soft) }
+    }
+
+    fn slots(amount: u64) -> Limit {
+        Limit { quantity: Quantity::Concurrency, ..limit("slots", amount, Mode::Soft) }
+    }
+
+    fn holds<const N: usize>(limits: [Limit; N]) -> Vec<Hold> {
+        limits.map(|limit| hold(&Arc::new(limit), "caller", 40)).into()
+    }
+
+    fn lines(admission: &Admission, holds: &[Hold]) -> Vec<String> {
+        admission.headers(holds).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+    }
+
+    #[test]
+    fn a_granted_request_sees_what_was_left_before_it() {
+        let holds = holds([tokens(300, Duration::from_secs(60))]);
+        let admission = Admission::Granted { states: vec![state(40, 29, Duration::from_millis(17_100))] };
+        assert_eq!(
+            lines(&admission, &holds),
+            [
+                "x-ratelimit-limit-tokens: 300",
+                "x-ratelimit-remaining-tokens: 231",
+                "x-ratelimit-reset-tokens: 18s",
+                "x-ratelimit-limit: 300, 300;w=60",
+                "x-ratelimit-remaining: 231",
+                "x-ratelimit-reset: 18",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_refused_request_sees_nothing_left_and_when_to_come_back() {
+        let holds = holds([tokens(300, Duration::from_secs(60))]);
+        let states = vec![state(320, 0, Duration::from_millis(17_100))];
+        assert_eq!(
+            lines(&Admission::Refused { by: 0, states }, &holds),
+            [
+                "x-ratelimit-limit-tokens: 300",
+                "x-ratelimit-remaining-tokens: 0",
+                "x-ratelimit-reset-tokens: 18s",
+                "x-ratelimit-limit: 300, 300;w=60",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 18",
+                "retry-after: 18",
+                "retry-after-ms: 17100",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_strict_limit_that_refuses_a_large_request_shows_nothing_left() {
+        let holds = holds([Limit { mode: Mode::Strict, ..tokens(300, Duration::from_secs(60)) }]);
+        let states = vec![state(280, 0, Duration::from_secs(1))];
+        assert!(
+            lines(&Admission::Refused { by: 0, states }, &holds).contains(&"x-ratelimit-remaining-tokens: 0".into())
+        );
+    }
+
+    #[test]
+    fn the_most_constrained_limit_is_shown_for_each_kind_and_over_all() {
+        let holds = holds([tokens(300, Duration::from_secs(60)), tokens(10_000, DAY), requests(10), slots(2)]);
+        let states = vec![
+            state(100, 0, Duration::from_secs(20)),
+            state(9_900, 0, Duration::from_secs(3_661)),
+            state(5, 0, Duration::from_millis(20)),
+            state(1, 0, Duration::from_secs(1)),
+        ];
+        assert_eq!(
+            lines(&Admission::Granted { states }, &holds),
+            [
+                "x-ratelimit-limit-tokens: 10000",
+                "x-ratelimit-remaining-tokens: 100",
+                "x-ratelimit-reset-tokens: 1h1m1s",
+                "x-ratelimit-limit-requests: 10",
+                "x-ratelimit-remaining-requests: 5",
+                "x-ratelimit-reset-requests: 20ms",
+                "x-ratelimit-limit: 10000, 300;w=60, 10000;w=86400, 10;w=60",
+                "x-ratelimit-remaining: 100",
+                "x-ratelimit-reset: 3661",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_refusal_for_lack_of_a_slot_says_one_second_and_nothing_of_tokens() {
+        let holds = holds([slots(2)]);
+        let states = vec![state(0, 2, Duration::from_secs(1))];
+        assert_eq!(lines(&Admission::Refused { by: 0, states }, &holds), ["retry-after: 1", "retry-after-ms: 1000"]);
+    }
+
+    #[test]
+    fn a_request_without_limits_gets_no_headers() {
+        assert_eq!(lines(&Admission::Granted { states: vec![] }, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn durations_read_as_openai_writes_them() {
+        let spoken = |ms| spoken(Duration::from_millis(ms));
+        assert_eq!(spoken(0), "1ms");
+        assert_eq!(spoken(20), "20ms");
+        assert_eq!(spoken(1_000), "1s");
+        assert_eq!(spoken(17_001), "18s");
+        assert_eq!(spoken(360_000), "6m0s");
+        assert_eq!(spoken(3_600_000), "1h0m0s");
+    }
+
+    proptest! {
+        #[test]
+        fn remaining_is_never_below_zero_nor_above_the_limit(
+            amount in 1u64.., settled: u64, held: u64, estimate: u64, strict: bool,
+        ) {
+            let mode = if strict { Mode::Strict } else { Mode::Soft };
+            let limit = Arc::new(Limit { quantity: Quantity::Tokens(Cost::Total), ..limit("a", amount, mode) });
+            let hold = hold(&limit, "caller", estimate);
+            let state = state(settled, held, Duration::from_secs(1));
+            let standing = Standing::new(&hold, &state);
+            prop_assert!(standing.remaining <= amount);
+        }
+    }
+}
