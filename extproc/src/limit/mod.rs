@@ -4,8 +4,11 @@
 //! make a `reservation`. A `store` grants it or not, in `memory` or in `redis`; the `ledger` is the one that was chosen, and
 //! settles off the request path. `headers` and `refusal` tell the client.
 
+mod clock;
+mod counter;
 mod estimate;
 mod headers;
+mod memory;
 mod refusal;
 mod reservation;
 mod rules;
@@ -14,7 +17,9 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
+pub use clock::{Clock, SystemClock};
 pub use estimate::EstimateInput;
+pub use memory::MemoryStore;
 pub use reservation::{Charge, Hold, ReservationId, ReserveRequest, Settlement};
 pub use rules::{Cost, Dimension, Limit, Mode, Quantity};
 pub use store::{Admission, CounterState, LEASE, RENEW_EVERY, Store, StoreError};

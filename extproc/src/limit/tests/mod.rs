@@ -1,9 +1,40 @@
 //! What the tests of this room share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
+
+/// A clock that only tests turn.
+pub(super) struct Hand(AtomicU64);
+
+/// A moment with which a day begins.
+impl Default for Hand {
+    fn default() -> Self {
+        Self(AtomicU64::new(milliseconds(Duration::from_secs(20_000 * 86_400) + Duration::from_secs(86_400))))
+    }
+}
+
+impl Hand {
+    pub(super) fn advance(&self, by: Duration) {
+        self.0.fetch_add(milliseconds(by), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_back(&self, by: Duration) {
+        self.0.fetch_sub(milliseconds(by), Ordering::Relaxed);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap()
+}
 
 /// Tokens in a minute, for everyone together.
 pub(super) fn limit(id: &str, amount: u64, mode: Mode) -> Limit {

@@ -1,0 +1,350 @@
+//! The ledger of a sidecar that has no Redis: the same rules, in this process.
+//!
+//! One lock over everything, held for a few map operations and never across an await: a request's limits are checked and
+//! written together. What time takes away (leases, tombstones, idle counters) is cleared a little with every operation, so
+//! there is no background task and no long pause. Memory is bounded by a number of counters; beyond it, a request that would
+//! need a new one is refused an answer, as by a Redis that is full: forgetting somebody's use would be a way around limits.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::clock::{Clock, SystemClock};
+use super::counter::Counter;
+use super::store::{LEASE_MS, SWEEP_AT_MOST, TOMBSTONE_MS};
+use super::{Admission, CounterKey, Hold, ReservationId, ReserveRequest, Settlement, Store, StoreError};
+
+/// About 64 MB of counters.
+const MAX_COUNTERS: usize = 256 * 1024;
+
+/// Counters, leases and tombstones in memory. Clones share them.
+#[derive(Clone)]
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    max_counters: usize,
+    books: Arc<Mutex<Books>>,
+}
+
+impl MemoryStore {
+    /// An empty store on the system's clock.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store on a clock of the caller's.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, max_counters: MAX_COUNTERS, books: Arc::default() }
+    }
+
+    /// Bounds the number of counters, which is 262,144 otherwise.
+    #[must_use]
+    pub fn with_max_counters(self, max_counters: usize) -> Self {
+        Self { max_counters, ..self }
+    }
+
+    /// [`Store::reserve`], at once.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`] when the request needs a counter and there is no room for one.
+    pub fn reserve_now(&self, request: &ReserveRequest) -> Result<Admission, StoreError> {
+        let now = self.now_ms();
+        let mut books = self.books();
+        books.sweep(now);
+        let states: Vec<_> =
+            request.holds.iter().map(|hold| books.counter(hold, now).state(hold.limit.window_ms(), now)).collect();
+        if let Some(by) = request.holds.iter().zip(&states).position(|(hold, state)| !hold.is_admitted(state)) {
+            return Ok(Admission::Refused { by, states });
+        }
+        let new = request.holds.iter().filter(|hold| !books.counters.contains_key(&CounterId::of(hold))).count();
+        if books.counters.len() + new > self.max_counters {
+            return Err(StoreError::Failed(format!("no room for more than {} counters", self.max_counters)));
+        }
+        books.hold(request, now);
+        Ok(Admission::Granted { states })
+    }
+
+    /// [`Store::settle`], at once.
+    pub fn settle_now(&self, settlement: &Settlement) {
+        let now = self.now_ms();
+        let mut books = self.books();
+        books.sweep_tombstones(now);
+        if books.is_settled(&settlement.id, now) {
+            return;
+        }
+        books.bury(settlement.id.clone(), now);
+        if let Some(lease) = books.end_lease(&settlement.id) {
+            books.release(&lease.holds);
+        }
+        for charge in settlement.charges.iter().filter(|charge| charge.actual > 0) {
+            books.update(&charge.hold, now, |counter| counter.charge(charge.actual));
+        }
+    }
+
+    /// [`Store::renew`], at once.
+    pub fn renew_now(&self, request: &ReserveRequest) {
+        let now = self.now_ms();
+        let mut books = self.books();
+        if let Some(lease) = books.end_lease(&request.id) {
+            books.release(&lease.holds);
+        }
+        books.hold(request, now);
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing in here panics half-way through a change; if it did, counting on is better than failing every request.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("max_counters", &self.max_counters).finish_non_exhaustive()
+    }
+}
+
+impl Store for MemoryStore {
+    async fn reserve(&self, request: &ReserveRequest) -> Result<Admission, StoreError> {
+        self.reserve_now(request)
+    }
+
+    async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError> {
+        self.settle_now(settlement);
+        Ok(())
+    }
+
+    async fn renew(&self, request: &ReserveRequest) -> Result<(), StoreError> {
+        self.renew_now(request);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Books {
+    counters: HashMap<CounterId, Slot>,
+    /// When each counter is looked at next; it is gone then, unless it was used in the meantime.
+    idle: BinaryHeap<Reverse<(u64, CounterId)>>,
+    leases: HashMap<ReservationId, Lease>,
+    /// The leases by their end.
+    lease_ends: BTreeSet<(u64, ReservationId)>,
+    /// Settled reservations, until when they are remembered.
+    tombstones: HashMap<ReservationId, u64>,
+    /// The tombstones in the order in which they were set, which is that of their end.
+    tombstone_ends: VecDeque<(u64, ReservationId)>,
+}
+
+/// A limit's counter: the window is part of it, the amount is not, so that a changed amount acts on the next request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct CounterId {
+    limit: Arc<str>,
+    window_ms: u64,
+    counter: CounterKey,
+}
+
+impl CounterId {
+    fn of(hold: &Hold) -> Self {
+        Self { limit: Arc::clone(&hold.limit.id), window_ms: hold.limit.window_ms(), counter: hold.counter.clone() }
+    }
+}
+
+struct Slot {
+    counter: Counter,
+    expires: u64,
+}
+
+struct Lease {
+    expires: u64,
+    holds: Vec<(CounterId, u64)>,
+}
+
+impl Books {
+    /// Holds what the request asks for, unless it is settled already: then it was the answer to the reservation that came
+    /// too late.
+    fn hold(&mut self, request: &ReserveRequest, now: u64) {
+        if self.is_settled(&request.id, now) {
+            return;
+        }
+        let mut holds = Vec::new();
+        for hold in request.holds.iter().filter(|hold| hold.amount() > 0) {
+            self.update(hold, now, |counter| counter.hold(hold.amount()));
+            holds.push((CounterId::of(hold), hold.amount()));
+        }
+        if !holds.is_empty() {
+            self.begin_lease(request.id.clone(), holds, now);
+        }
+    }
+
+    fn release(&mut self, holds: &[(CounterId, u64)]) {
+        for (id, amount) in holds {
+            if let Some(slot) = self.counters.get_mut(id) {
+                slot.counter.release(*amount);
+            }
+        }
+    }
+
+    fn update(&mut self, hold: &Hold, now: u64, change: impl FnOnce(&mut Counter)) {
+        let mut counter = self.counter(hold, now);
+        change(&mut counter);
+        let id = CounterId::of(hold);
+        let expires = now.saturating_add(hold.limit.time_to_live_ms());
+        if self.counters.insert(id.clone(), Slot { counter, expires }).is_none() {
+            self.idle.push(Reverse((expires, id)));
+        }
+    }
+
+    fn begin_lease(&mut self, id: ReservationId, holds: Vec<(CounterId, u64)>, now: u64) {
+        let expires = now.saturating_add(LEASE_MS);
+        self.lease_ends.insert((expires, id.clone()));
+        self.leases.insert(id, Lease { expires, holds });
+    }
+
+    fn end_lease(&mut self, id: &ReservationId) -> Option<Lease> {
+        let (id, lease) = self.leases.remove_entry(id)?;
+        let end = (lease.expires, id);
+        self.lease_ends.remove(&end);
+        Some(lease)
+    }
+
+    fn bury(&mut self, id: ReservationId, now: u64) {
+        let until = now.saturating_add(TOMBSTONE_MS);
+        self.tombstone_ends.push_back((until, id.clone()));
+        self.tombstones.insert(id, until);
+    }
+
+    fn sweep(&mut self, now: u64) {
+        self.sweep_leases(now);
+        self.sweep_tombstones(now);
+        self.sweep_counters(now);
+    }
+
+    fn sweep_leases(&mut self, now: u64) {
+        for _ in 0..SWEEP_AT_MOST {
+            let Some((_, id)) = self.lease_ends.first().filter(|(expires, _)| *expires <= now).cloned() else {
+                return;
+            };
+            if let Some(lease) = self.end_lease(&id) {
+                self.release(&lease.holds);
+            }
+        }
+    }
+
+    fn sweep_tombstones(&mut self, now: u64) {
+        for _ in 0..SWEEP_AT_MOST {
+            let Some((until, id)) = self.tombstone_ends.pop_front_if(|(until, _)| *until <= now) else {
+                return;
+            };
+            // Set anew in the meantime, it has another entry further back.
+            if self.tombstones.get(&id) == Some(&until) {
+                self.tombstones.remove(&id);
+            }
+        }
+    }
+
+    fn sweep_counters(&mut self, now: u64) {
+        for _ in 0..SWEEP_AT_MOST {
+            let Some(Reverse((due, _))) = self.idle.peek() else {
+                return;
+            };
+            if *due > now {
+                return;
+            }
+            let Some(Reverse((_, id))) = self.idle.pop() else {
+                return;
+            };
+            match self.counters.get(&id).map(|slot| slot.expires) {
+                Some(expires) if expires > now => self.idle.push(Reverse((expires, id))),
+                _ => {
+                    self.counters.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// The counter of a hold as it stands now, without writing anything.
+    fn counter(&self, hold: &Hold, now: u64) -> Counter {
+        let window_ms = hold.limit.window_ms();
+        let Some(slot) = self.counters.get(&CounterId::of(hold)) else {
+            return Counter::new(window_ms, now);
+        };
+        let mut counter = slot.counter;
+        counter.roll(window_ms, now);
+        counter
+    }
+
+    fn is_settled(&self, id: &ReservationId, now: u64) -> bool {
+        self.tombstones.get(id).is_some_and(|until| *until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::{Hand, hold, limit, request, settlement};
+    use super::super::{Dimension, Limit, Mode};
+    use super::*;
+
+    fn store(hand: &Arc<Hand>) -> MemoryStore {
+        MemoryStore::with_clock(Arc::clone(hand) as Arc<dyn Clock>)
+    }
+
+    #[test]
+    fn an_idle_store_is_empty_again() {
+        let hand = Arc::new(Hand::default());
+        let store = store(&hand);
+        let limit = Arc::new(limit("a", 1_000_000, Mode::Soft));
+        for caller in 0..100 {
+            let request = request(vec![hold(&limit, &format!("caller-{caller}"), 40)]);
+            assert!(matches!(store.reserve_now(&request), Ok(Admission::Granted { .. })));
+            if caller % 2 == 0 {
+                store.settle_now(&settlement(&request, &[30]));
+            }
+        }
+        hand.advance(Duration::from_secs(2 * 60 + 30));
+        // Each operation clears a little; a refused one would as well.
+        for _ in 0..20 {
+            assert!(store.reserve_now(&request(vec![])).is_ok());
+        }
+        let books = store.books();
+        assert_eq!((books.counters.len(), books.idle.len()), (0, 0));
+        assert_eq!((books.leases.len(), books.lease_ends.len()), (0, 0));
+        assert_eq!((books.tombstones.len(), books.tombstone_ends.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_counter_outlives_its_windows_while_it_is_used() {
+        let hand = Arc::new(Hand::default());
+        let store = store(&hand);
+        let limit = Arc::new(Limit { per: vec![Dimension::Key], ..limit("a", 300, Mode::Soft) });
+        let request = request(vec![hold(&limit, "caller", 40)]);
+        store.reserve_now(&request).unwrap();
+        for _ in 0..60 {
+            hand.advance(Duration::from_secs(10));
+            store.renew_now(&request);
+            store.reserve_now(&super::super::tests::request(vec![])).unwrap();
+        }
+        let seen = store.reserve_now(&super::super::tests::request(vec![hold(&limit, "caller", 1)])).unwrap();
+        assert_eq!(seen.states()[0].held, 40);
+    }
+
+    #[test]
+    fn a_full_store_serves_those_it_knows_and_forgets_nobody() {
+        let hand = Arc::new(Hand::default());
+        let store = store(&hand).with_max_counters(1);
+        let limit = Arc::new(limit("a", 300, Mode::Soft));
+        store.reserve_now(&request(vec![hold(&limit, "first", 40)])).unwrap();
+        assert!(matches!(store.reserve_now(&request(vec![hold(&limit, "second", 40)])), Err(StoreError::Failed(_))));
+        let seen = store.reserve_now(&request(vec![hold(&limit, "first", 40)])).unwrap();
+        assert_eq!(seen.states()[0].held, 40);
+    }
+}
