@@ -1,4 +1,10 @@
-//! What the tests of this room share.
+//! What the tests of this room share, and the suite that both stores pass.
+
+mod bed;
+mod history;
+mod on_redis;
+mod redis_server;
+mod suite;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +15,10 @@ use super::*;
 /// A clock that only tests turn.
 pub(super) struct Hand(AtomicU64);
 
-/// A moment with which a day begins.
+/// A day into a window of [`bed::ERA`], and minutes and hours begin with it.
 impl Default for Hand {
     fn default() -> Self {
-        Self(AtomicU64::new(milliseconds(Duration::from_secs(20_000 * 86_400) + Duration::from_secs(86_400))))
+        Self(AtomicU64::new(milliseconds(5 * bed::ERA + Duration::from_secs(86_400))))
     }
 }
 

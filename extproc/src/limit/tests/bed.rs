@@ -1,0 +1,123 @@
+//! A store of either kind, and a way to let time go by for it.
+//!
+//! The memory store's clock can be turned. Redis's cannot, so everything that is in it is made older instead: leases end
+//! earlier, counters are of earlier windows, keys live shorter. Windows in these tests are so long that no real one ends.
+
+use ::redis;
+
+use super::redis_server::{PATIENCE, RedisServer};
+use super::*;
+
+/// The window of limits under test: the present one lasts until 2035.
+pub(super) const ERA: Duration = Duration::from_secs(4_000 * 86_400);
+
+const MAKE_OLDER: &str = r"
+    local by = tonumber(ARGV[1])
+    for _, key in ipairs(redis.call('KEYS', 'att1:*')) do
+      local left = redis.call('PTTL', key)
+      local window = string.match(key, '^att1:{%x+}:%x+:(%d+):%x+$')
+      if string.match(key, ':leases$') then
+        for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+          redis.call('ZINCRBY', key, -by, member)
+        end
+      elseif window then
+        local bucket, c, p, h = struct.unpack('<I4ddd', redis.call('GET', key))
+        bucket = bucket - math.floor(by / tonumber(window))
+        redis.call('SET', key, struct.pack('<I4ddd', bucket, c, p, h))
+      end
+      redis.call('PEXPIRE', key, left - by)
+    end";
+
+pub(super) enum Bed {
+    Memory { store: MemoryStore, hand: Arc<Hand> },
+    Redis { store: RedisStore, server: RedisServer },
+}
+
+impl Bed {
+    pub(super) fn memory() -> Self {
+        let hand = Arc::new(Hand::default());
+        Self::Memory { store: MemoryStore::with_clock(Arc::clone(&hand) as Arc<dyn Clock>), hand }
+    }
+
+    pub(super) async fn redis() -> Self {
+        let server = RedisServer::start().await;
+        Self::Redis { store: connect(&server), server }
+    }
+
+    pub(super) async fn reserve(&self, request: &ReserveRequest) -> Admission {
+        match self {
+            Self::Memory { store, .. } => store.reserve(request).await.unwrap(),
+            Self::Redis { store, .. } => store.reserve(request).await.unwrap(),
+        }
+    }
+
+    pub(super) async fn granted(&self, holds: Vec<Hold>) -> ReserveRequest {
+        let request = request(holds);
+        let admission = self.reserve(&request).await;
+        assert!(matches!(admission, Admission::Granted { .. }), "{admission:?}");
+        request
+    }
+
+    pub(super) async fn refused(&self, holds: Vec<Hold>) -> (usize, Vec<CounterState>) {
+        match self.reserve(&request(holds)).await {
+            Admission::Refused { by, states } => (by, states),
+            admission @ Admission::Granted { .. } => panic!("{admission:?}"),
+        }
+    }
+
+    pub(super) async fn settle(&self, settlement: &Settlement) {
+        match self {
+            Self::Memory { store, .. } => store.settle(settlement).await.unwrap(),
+            Self::Redis { store, .. } => store.settle(settlement).await.unwrap(),
+        }
+    }
+
+    pub(super) async fn renew(&self, request: &ReserveRequest) {
+        match self {
+            Self::Memory { store, .. } => store.renew(request).await.unwrap(),
+            Self::Redis { store, .. } => store.renew(request).await.unwrap(),
+        }
+    }
+
+    /// A counter's (settled, held). A limit of 0 admits nothing, so asking changes nothing.
+    pub(super) async fn peek(&self, hold: &Hold) -> (u64, u64) {
+        let nothing = Limit { amount: 0, mode: Mode::Soft, ..Limit::clone(&hold.limit) };
+        let (_, states) = self.refused(vec![Hold { limit: Arc::new(nothing), ..hold.clone() }]).await;
+        assert!(states[0].reset > Duration::ZERO && states[0].reset <= hold.limit.window);
+        (states[0].settled, states[0].held)
+    }
+
+    pub(super) async fn advance(&self, by: Duration) {
+        match self {
+            Self::Memory { hand, .. } => hand.advance(by),
+            Self::Redis { server, .. } => make_older(server, i64::try_from(by.as_millis()).unwrap()).await,
+        }
+    }
+
+    pub(super) async fn set_clock_back(&self, by: Duration) {
+        match self {
+            Self::Memory { hand, .. } => hand.set_back(by),
+            Self::Redis { server, .. } => make_older(server, -i64::try_from(by.as_millis()).unwrap()).await,
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) async fn clear(&mut self) {
+        match self {
+            Self::Memory { .. } => *self = Self::memory(),
+            Self::Redis { server, .. } => {
+                let () = redis::cmd("FLUSHALL").query_async(&mut server.connection().await).await.unwrap();
+            }
+        }
+    }
+}
+
+/// A store with deadlines for a busy machine.
+pub(super) fn connect(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(&server.url(), RedisOptions { deadline: PATIENCE, settle_deadline: PATIENCE }).unwrap()
+}
+
+async fn make_older(server: &RedisServer, by_ms: i64) {
+    let mut connection = server.connection().await;
+    let () = redis::cmd("EVAL").arg(MAKE_OLDER).arg(0).arg(by_ms).query_async(&mut connection).await.unwrap();
+}
