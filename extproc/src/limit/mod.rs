@@ -8,11 +8,13 @@ mod clock;
 mod counter;
 mod estimate;
 mod headers;
+mod ledger;
 mod memory;
 mod redis;
 mod refusal;
 mod reservation;
 mod rules;
+mod settling;
 mod store;
 mod subject;
 #[cfg(test)]
@@ -20,6 +22,7 @@ mod tests;
 
 pub use clock::{Clock, SystemClock};
 pub use estimate::EstimateInput;
+pub use ledger::{Ledger, LedgerStats};
 pub use memory::MemoryStore;
 pub use redis::{RedisOptions, RedisStore};
 pub use reservation::{Charge, Hold, ReservationId, ReserveRequest, Settlement};

@@ -2,6 +2,7 @@
 
 mod bed;
 mod history;
+mod ledger;
 mod on_redis;
 mod redis_server;
 mod suite;
