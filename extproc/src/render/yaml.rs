@@ -1,0 +1,225 @@
+//! A [`Value`] as YAML that people read: fields in their order, small parts on one line, comments where they belong.
+//!
+//! A key that starts with `#` is a comment on what follows it; its value is not looked at. No field of Envoy's starts so.
+//! The same value always gives the same bytes, and any YAML 1.2 reader gives back the value without its comments.
+
+use serde_json::{Map, Value};
+
+/// What fits within this many columns goes on one line.
+const WIDTH: usize = 120;
+
+/// `value` as a YAML document.
+pub(super) fn emit(value: &Value) -> String {
+    let mut out = String::new();
+    block(value, 0, &mut out);
+    out
+}
+
+/// A value over several lines, at the column `indent`; the cursor is at the start of a line.
+fn block(value: &Value, indent: usize, out: &mut String) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            fields.iter().for_each(|(key, value)| field(key, value, indent, out));
+        }
+        Value::Array(items) if !items.is_empty() => items.iter().for_each(|item| element(item, indent, out)),
+        small => line(&flow(small), indent, out),
+    }
+}
+
+fn field(key: &str, value: &Value, indent: usize, out: &mut String) {
+    if let Some(text) = key.strip_prefix('#') {
+        return comment(text.trim(), indent, out);
+    }
+    let key = string(key);
+    match one_line(value, indent + key.len() + 2) {
+        Some(value) => line(&format!("{key}: {value}"), indent, out),
+        None => {
+            line(&format!("{key}:"), indent, out);
+            // A list's dashes stand under its key's first letter, as Envoy's own examples have them.
+            block(value, if value.is_array() { indent } else { indent + 2 }, out);
+        }
+    }
+}
+
+fn element(item: &Value, indent: usize, out: &mut String) {
+    if let Some(item) = one_line(item, indent + 2) {
+        return line(&format!("- {item}"), indent, out);
+    }
+    let mut lines = String::new();
+    block(item, indent + 2, &mut lines);
+    // The dash takes the place of the first line's indentation. A comment that comes first stays above the dash.
+    let mut rest = lines.as_str();
+    while let Some((first, after)) = rest.split_once('\n') {
+        rest = after;
+        if !first.trim_start().starts_with('#') {
+            line(&format!("- {}", first.trim_start()), indent, out);
+            break;
+        }
+        line(first.trim_start(), indent, out);
+    }
+    out.push_str(rest);
+}
+
+fn comment(text: &str, indent: usize, out: &mut String) {
+    let mut words = text.split_whitespace().peekable();
+    while words.peek().is_some() {
+        let mut comment = String::from("#");
+        while let Some(word) = words.next_if(|word| comment.len() == 1 || indent + comment.len() + word.len() < WIDTH) {
+            comment.push(' ');
+            comment.push_str(word);
+        }
+        line(&comment, indent, out);
+    }
+}
+
+fn line(text: &str, indent: usize, out: &mut String) {
+    out.extend(std::iter::repeat_n(' ', indent));
+    out.push_str(text);
+    out.push('\n');
+}
+
+/// The value on one line, where it fits after `column` and has no comment; a scalar always fits.
+fn one_line(value: &Value, column: usize) -> Option<String> {
+    if has_comment(value) {
+        return None;
+    }
+    let text = flow(value);
+    let fits = column + text.chars().count() <= WIDTH;
+    (fits || !(value.is_object() || value.is_array())).then_some(text)
+}
+
+fn has_comment(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().any(|(key, value)| key.starts_with('#') || has_comment(value)),
+        Value::Array(items) => items.iter().any(has_comment),
+        _ => false,
+    }
+}
+
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => format!("{{{}}}", flow_fields(fields)),
+        Value::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::String(text) => string(text),
+        // `null`, booleans and numbers are written alike in JSON and YAML.
+        other => other.to_string(),
+    }
+}
+
+fn flow_fields(fields: &Map<String, Value>) -> String {
+    let fields = fields.iter().map(|(key, value)| format!("{}: {}", string(key), flow(value)));
+    fields.collect::<Vec<_>>().join(", ")
+}
+
+/// A string, quoted where YAML could take it for something else.
+fn string(text: &str) -> String {
+    if is_plain(text) {
+        return text.to_owned();
+    }
+    if text.contains('"') && !text.chars().any(char::is_control) {
+        return format!("'{}'", text.replace('\'', "''"));
+    }
+    // YAML 1.2 reads every JSON string.
+    Value::from(text).to_string()
+}
+
+/// Whether the bare text can only be this string: a word, a path, or a duration such as `10s`.
+fn is_plain(text: &str) -> bool {
+    // What YAML 1.1 readers, such as Envoy's, take for a boolean or for null.
+    const RESERVED: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./".contains(letter))
+        && !RESERVED.contains(&text.to_ascii_lowercase().as_str());
+    let is_duration =
+        text.strip_suffix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()));
+    is_word || is_duration
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn small_parts_stand_on_one_line_and_large_ones_over_several() {
+        let text = emit(&json!({
+            "name": "a",
+            "address": {"socket_address": {"address": "127.0.0.1", "port_value": 80}},
+            "long": {"first": "x".repeat(60), "second": "y".repeat(60)},
+            "list": [{"first": "x".repeat(60), "second": "y".repeat(60)}, 2],
+        }));
+        let (x, y) = ("x".repeat(60), "y".repeat(60));
+        assert_eq!(
+            text,
+            format!(
+                "name: a\n\
+                 address: {{socket_address: {{address: \"127.0.0.1\", port_value: 80}}}}\n\
+                 long:\n  first: {x}\n  second: {y}\n\
+                 list:\n- first: {x}\n  second: {y}\n- 2\n"
+            )
+        );
+    }
+
+    #[test]
+    fn comments_stand_above_what_they_explain() {
+        let text = emit(&json!({"list": [{"# why": null, "a": 1, "# and why not": null, "b": {}}]}));
+        assert_eq!(text, "list:\n# why\n- a: 1\n  # and why not\n  b: {}\n");
+    }
+
+    #[test]
+    fn long_comments_are_wrapped() {
+        let text = emit(&json!({ format!("# {}", "word ".repeat(50)): null, "a": 1 }));
+        assert_eq!(text.lines().filter(|line| line.starts_with("# word")).count(), 3);
+        assert!(text.lines().all(|line| line.len() <= WIDTH));
+    }
+
+    #[test]
+    fn strings_that_look_like_something_else_are_quoted() {
+        let shown =
+            ["true", "No", "12", "1e3", "10s", "", "a: b", "a #b", "@type", "- a", "ns/name", "a\nb", "{\"a\":'1'}"]
+                .map(string);
+        let expected = [
+            "\"true\"",
+            "\"No\"",
+            "\"12\"",
+            "\"1e3\"",
+            "10s",
+            "\"\"",
+            "\"a: b\"",
+            "\"a #b\"",
+            "\"@type\"",
+            "\"- a\"",
+            "ns/name",
+            "\"a\\nb\"",
+            "'{\"a\":''1''}'",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+            "[a-z0-9 :'\"\\n\\t{}#,-]{0,80}".prop_map(Value::from),
+        ];
+        scalar.prop_recursive(5, 40, 5, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map("[a-z@:' ]{1,40}", inner, 0..5)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(value in values()) {
+            let text = emit(&value);
+            prop_assert_eq!(serde_saphyr::from_str::<Value>(&text).unwrap(), value, "{}", text);
+        }
+    }
+}
