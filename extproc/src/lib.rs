@@ -4,3 +4,4 @@
 pub mod affinity;
 pub mod config;
 pub mod limit;
+pub mod render;

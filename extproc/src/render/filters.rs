@@ -1,0 +1,89 @@
+//! The HTTP filters, in the order in which they see a request.
+
+use std::path::Path;
+
+use attache_proto::headers::COST_METADATA_NAMESPACE;
+use serde_json::{Value, json};
+
+use super::clusters::SIDECAR;
+use super::{RenderError, StaticOptions, address};
+use crate::config::Config;
+
+/// The Wasm filter where there is one, the sidecar, the router.
+pub(super) fn http_filters(config: &Config, options: &StaticOptions) -> Result<Vec<Value>, RenderError> {
+    let mut filters = Vec::with_capacity(3);
+    if let Some(file) = &options.wasm {
+        filters.push(wasm(config, file)?);
+    }
+    filters.push(ext_proc());
+    filters.push(router());
+    Ok(filters)
+}
+
+fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
+    Ok(json!({
+        "# Refuses by the headers alone, in microseconds. The sidecar checks everything again.": null,
+        "name": "envoy.filters.http.wasm",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": {
+                "name": "attache",
+                "# A filter that failed starts anew with the next request.": null,
+                "failure_policy": "FAIL_RELOAD",
+                "vm_config": {
+                    "runtime": "envoy.wasm.runtime.v8",
+                    "code": {"local": {"filename": address::path_text(file)?}},
+                },
+                "# Keys and models as they were when this was rendered. Render anew when they change: the filter refuses what \
+                    it does not know.": null,
+                "configuration": {
+                    "@type": "type.googleapis.com/google.protobuf.StringValue",
+                    "value": serde_json::to_string(&config.gate_config)?,
+                },
+            },
+        },
+    }))
+}
+
+fn ext_proc() -> Value {
+    json!({
+        "name": "envoy.filters.http.ext_proc",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
+            "grpc_service": {"envoy_grpc": {"cluster_name": SIDECAR}},
+            "# So that answers which are under way outlive the sidecar. A request that it did not see still goes nowhere: \
+                no route to a model server matches.": null,
+            "failure_mode_allow": true,
+            "processing_mode": {
+                "request_header_mode": "SEND",
+                "request_body_mode": "STREAMED",
+                "request_trailer_mode": "SKIP",
+                "response_header_mode": "SEND",
+                "response_body_mode": "STREAMED",
+                "response_trailer_mode": "SKIP",
+            },
+            "# One round trip: the sidecar answers the headers when it has read the body.": null,
+            "send_body_without_waiting_for_header_response": true,
+            "# The sidecar rewrites bodies, and says how long they are then.": null,
+            "allow_content_length_header": true,
+            "# It bounds a client's pause within a body, too.": null,
+            "message_timeout": "10s",
+            "# x-envoy-...: the sidecar sets the rule's timeout.": null,
+            "mutation_rules": {"allow_all_routing": true, "allow_envoy": true},
+            "# The costs that llmRequestCosts names, for access logs.": null,
+            "metadata_options": {"receiving_namespaces": {"untyped": [COST_METADATA_NAMESPACE]}},
+            "# Which replica has answered.": null,
+            "response_attributes": ["upstream.address"],
+        },
+    })
+}
+
+fn router() -> Value {
+    json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+            "suppress_envoy_headers": true,
+        },
+    })
+}

@@ -1,0 +1,108 @@
+//! The listener and its connection manager: what holds for a request before and after the filters.
+
+use std::time::Duration;
+
+use attache_proto::headers::STRIPPED_EARLY;
+use serde_json::{Value, json};
+
+use super::{RenderError, StaticOptions, address, filters, routes};
+use crate::config::Config;
+
+/// The one listener.
+pub(super) fn listener(config: &Config, options: &StaticOptions) -> Result<Value, RenderError> {
+    Ok(json!({
+        "name": "attache",
+        "address": address::socket(options.listen),
+        "# What Envoy holds for a slow connection. Request bodies may be larger: see request_body_buffer_limit.": null,
+        "per_connection_buffer_limit_bytes": CONNECTION_BUFFER_BYTES,
+        "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": connection_manager(config, options)?,
+        }]}],
+    }))
+}
+
+/// Envoy's own default, written down because the memory of every slow stream depends on it.
+pub(super) const CONNECTION_BUFFER_BYTES: u32 = 1024 * 1024;
+
+fn connection_manager(config: &Config, options: &StaticOptions) -> Result<Value, RenderError> {
+    Ok(json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "attache",
+        "# HTTP/1.1 and HTTP/2 without TLS.": null,
+        "codec_type": "AUTO",
+        "# The peer is the client: it cannot say who it is.": null,
+        "use_remote_address": true,
+        "normalize_path": true,
+        "merge_slashes": true,
+        "max_request_headers_kb": max_request_headers_kb(config),
+        "request_headers_timeout": "10s",
+        "# The longest silence. An answer that is not streamed is silent until the model has finished.": null,
+        "stream_idle_timeout": seconds(stream_idle_timeout(config)),
+        "# Nobody but the sidecar sets these. They go before any filter or route looks at the request.": null,
+        "early_header_mutation_extensions": [strip_headers()],
+        "http_filters": filters::http_filters(config, options)?,
+        "# Envoy's own errors, in the form in which clients read errors. Those of model servers pass as they are.": null,
+        "local_reply_config": local_replies(),
+        "route_config": routes::routes(config),
+    }))
+}
+
+/// Room above the gate's own bound, so that its 431, which says what to do, comes before Envoy's.
+fn max_request_headers_kb(config: &Config) -> u64 {
+    // Envoy's default and its maximum.
+    const RANGE: std::ops::RangeInclusive<u64> = 60..=8192;
+    (config.gate_config.max_header_bytes / 1024 + 16).clamp(*RANGE.start(), *RANGE.end())
+}
+
+/// Long enough that a client gives up first (OpenAI's SDKs wait 600 s), and never below a timeout that a rule promises.
+fn stream_idle_timeout(config: &Config) -> Duration {
+    const FLOOR: Duration = Duration::from_secs(900);
+    let rules = config.routes.iter().flat_map(|route| &route.rules);
+    let longest = rules.filter_map(|rule| rule.request_timeout).max().unwrap_or_default();
+    FLOOR.max(longest.saturating_add(Duration::from_secs(60)))
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs())
+}
+
+/// Ours, and Envoy's own, with which a client could set timeouts and retries.
+fn strip_headers() -> Value {
+    let ours = STRIPPED_EARLY.iter().map(|name| json!({"remove": name}));
+    let envoys = json!({"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}});
+    let removals: Vec<Value> = ours.chain([envoys]).collect();
+    json!({
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+            "mutations": removals,
+        },
+    })
+}
+
+/// The sidecar's and the filter's answers carry none of these flags, so they pass as they are.
+// https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage#response-flags
+fn local_replies() -> Value {
+    // No host. So end the requests that the sidecar did not see, and those whose Backend has no address yet.
+    const NO_HOST: [&str; 1] = ["UH"];
+    // Connect failure, timeout, resets and terminations, overflow, retries used up, no such cluster, idle.
+    const FAILED: [&str; 9] = ["UF", "UT", "LR", "UR", "UC", "UO", "URX", "NC", "SI"];
+    json!({"mappers": [
+        local_reply(&NO_HOST, "the gateway cannot serve requests at the moment; retry in a second"),
+        local_reply(&FAILED, "the model server did not answer (%RESPONSE_CODE_DETAILS%); retry in a second"),
+    ]})
+}
+
+fn local_reply(flags: &[&str], message: &str) -> Value {
+    json!({
+        "filter": {"response_flag_filter": {"flags": flags}},
+        "headers_to_add": [{
+            "header": {"key": "retry-after", "value": "1"},
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }],
+        "body_format_override": {"json_format": {
+            "error": {"message": message, "type": "server_error", "param": null, "code": null},
+        }},
+    })
+}

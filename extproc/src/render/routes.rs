@@ -1,0 +1,113 @@
+//! The routes: one for each cluster that the sidecar may name, and a refusal for everything else.
+
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED};
+use serde_json::{Map, Value, json};
+
+use super::clusters::UNPROCESSED;
+use crate::affinity::PlacementMode;
+use crate::config::Config;
+use crate::config::model::{Backend, Retries};
+
+/// The route table.
+pub(super) fn routes(config: &Config) -> Value {
+    let prefix = &config.settings.path_prefix;
+    let mut routes: Vec<Value> = config.backends.iter().flat_map(|backend| backend_routes(backend, prefix)).collect();
+    routes.push(refusal());
+    json!({
+        "name": "attache",
+        "virtual_hosts": [{
+            "name": "attache",
+            "domains": ["*"],
+            "# Above the sidecar's own bound for bodies, or a large one would stall instead of getting its 413. Retries \
+                repeat bodies up to this size.": null,
+            "request_body_buffer_limit": config.settings.max_body_bytes.saturating_add(BODY_SLACK_BYTES),
+            "# What is ours goes neither to model servers nor to clients.": null,
+            "request_headers_to_remove": headers_kept_from_upstreams(),
+            "response_headers_to_remove": OWNED,
+            "routes": routes,
+        }],
+    })
+}
+
+/// The chunk that goes over the cap must still fit, or nobody could refuse it.
+const BODY_SLACK_BYTES: u64 = 64 * 1024;
+
+/// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals.
+fn headers_kept_from_upstreams() -> Vec<&'static str> {
+    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).collect()
+}
+
+fn backend_routes(backend: &Backend, path_prefix: &str) -> Vec<Value> {
+    let cluster = &*backend.cluster;
+    let whole = route(
+        cluster,
+        json!({"exact": cluster}),
+        path_prefix,
+        action(json!({"cluster": cluster}), backend, path_prefix),
+    );
+    match backend.affinity.mode {
+        PlacementMode::Endpoint => vec![whole],
+        PlacementMode::Cluster => {
+            let replicas = format!("{cluster}/");
+            let action = action(json!({"cluster_header": CLUSTER}), backend, path_prefix);
+            vec![whole, route(&format!("{replicas}*"), json!({"prefix": replicas}), path_prefix, action)]
+        }
+    }
+}
+
+fn route(name: &str, cluster: Value, path_prefix: &str, action: Value) -> Value {
+    json!({
+        "name": name,
+        "match": {
+            "prefix": format!("{path_prefix}/"),
+            "headers": [{"name": CLUSTER, "string_match": cluster}],
+        },
+        "route": action,
+    })
+}
+
+fn action(target: Value, backend: &Backend, path_prefix: &str) -> Value {
+    let mut action = Map::new();
+    action.extend(target.as_object().cloned().unwrap_or_default());
+    if !path_prefix.is_empty() {
+        action.insert("prefix_rewrite".to_owned(), json!("/"));
+    }
+    action.insert("auto_host_rewrite".to_owned(), json!(true));
+    action.insert("# Unbounded here: where a rule has a timeout, the sidecar sends it along.".to_owned(), Value::Null);
+    action.insert("timeout".to_owned(), json!("0s"));
+    if let Some(policy) = retry_policy(&backend.retries) {
+        action.insert("retry_policy".to_owned(), policy);
+    }
+    Value::Object(action)
+}
+
+/// Only what cannot have cost tokens is repeated: the request did not get there, or the server said 503.
+fn retry_policy(retries: &Retries) -> Option<Value> {
+    (retries.attempts > 0).then(|| {
+        json!({
+            "# A generation is never repeated once a model may have begun it.": null,
+            "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+            "retriable_status_codes": [503],
+            "num_retries": retries.attempts,
+            "retry_host_predicate": [{
+                "name": "envoy.retry_host_predicates.previous_hosts",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+                },
+            }],
+            "host_selection_retry_max_attempts": 5,
+        })
+    })
+}
+
+/// Not a `direct_response`: Envoy 1.40 does not apply `request_body_buffer_limit` to those, and a body above the connection's
+/// buffer then stalls until the sidecar's `message_timeout`.
+fn refusal() -> Value {
+    json!({
+        "# The way in: filters run on it, and when the sidecar has named a cluster the routes above match. What the sidecar \
+            did not see stays here and gets a 503, for this cluster has no host.": null,
+        "name": UNPROCESSED,
+        "match": {"prefix": "/"},
+        "route": {"cluster": UNPROCESSED},
+    })
+}
