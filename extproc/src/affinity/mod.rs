@@ -2,6 +2,8 @@
 
 pub mod blocks;
 pub mod policy;
+pub mod prefix;
 
 pub use blocks::PrefixChain;
 pub use policy::{AffinityPolicy, DebugHeaders, PlacementMode, Tenancy};
+pub use prefix::PrefixScope;
