@@ -1,5 +1,12 @@
 //! Operator YAML, read into resources, compiled into one checked and immutable [`Config`].
 
+mod diagnostic;
+mod fields;
 pub mod model;
+mod node;
+mod source;
+mod value;
 
+pub use diagnostic::{Diagnostic, Location, Severity};
 pub use model::Config;
+pub use source::{Documents, load};

@@ -1,0 +1,123 @@
+//! Files and directories into documents.
+//!
+//! A directory stands for its own `*.yaml` and `*.yml` files, as with `kubectl apply -f`: it is not walked. Entries whose
+//! name starts with a dot are skipped, which is all it takes to read a mounted ConfigMap once: its files are links into a
+//! hidden `..data` directory.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::diagnostic::{Diagnostic, Location, Severity, Source};
+use super::node::{self, Document};
+
+/// Everything that was read, before anyone asked what it says.
+#[derive(Debug, Default)]
+pub struct Documents {
+    pub(super) documents: Vec<Document>,
+    pub(super) lost: Vec<Lost>,
+    pub(super) diagnostics: Vec<Diagnostic>,
+}
+
+/// A file or directory of which something could not be read, so that what is missing from it may still be wanted.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) path: PathBuf,
+    pub(super) client_keys: ClientKeys,
+}
+
+/// Whether a lost text may have had ClientKeys in it: without them everyone may call, so that must not happen by accident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClientKeys {
+    Possible,
+    Unlikely,
+}
+
+/// A file larger than this holds something other than configuration. (A ConfigMap ends at 1 MiB.)
+const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Reads files, and directories of files. What cannot be read is a diagnostic, which compiling passes on.
+pub fn load(paths: &[PathBuf]) -> Documents {
+    let mut documents = Documents::default();
+    for path in paths {
+        documents.read(path);
+    }
+    documents
+}
+
+impl Documents {
+    /// The documents of one text, as if it had been read from a file of that name.
+    pub fn from_text(name: &str, text: &str) -> Self {
+        let mut documents = Self::default();
+        documents.add(name, text.to_owned());
+        documents
+    }
+
+    fn read(&mut self, path: &Path) {
+        let read = if path.is_dir() { self.read_directory(path) } else { self.read_file(path) };
+        if let Err(error) = read {
+            let message = format!("cannot read {}: {error}", path.display());
+            self.diagnostics.push(Diagnostic::general(Severity::Error, message));
+            self.lost.push(Lost { path: path.to_owned(), client_keys: ClientKeys::Possible });
+        }
+    }
+
+    fn read_directory(&mut self, directory: &Path) -> io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if is_visible_yaml(&path) && !path.is_dir() {
+                files.push(path);
+            }
+        }
+        if files.is_empty() {
+            let message = format!("there is no *.yaml or *.yml file in {}", directory.display());
+            self.diagnostics.push(Diagnostic::general(Severity::Warning, message));
+        }
+        files.sort();
+        for file in files {
+            self.read(&file);
+        }
+        Ok(())
+    }
+
+    fn read_file(&mut self, path: &Path) -> io::Result<()> {
+        let mut text = String::new();
+        fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes")));
+        }
+        self.add(&path.to_string_lossy(), text);
+        Ok(())
+    }
+
+    fn add(&mut self, name: &str, text: String) {
+        let source = Arc::new(Source::new(name, text));
+        let parsed = node::parse(&source);
+        if let Some(broken) = parsed.broken {
+            self.diagnostics.push(broken);
+            self.lost.push(Lost::from_text(&source));
+        } else if parsed.documents.is_empty() {
+            self.diagnostics
+                .push(Diagnostic::warning(&Location::new(&source, 0..0), "there is no document in this file"));
+        }
+        self.documents.extend(parsed.documents);
+    }
+}
+
+impl Lost {
+    /// Something in this text could not be told.
+    pub(super) fn from_text(source: &Source) -> Self {
+        let mentions_keys = source.inner().to_ascii_lowercase().contains("clientkey");
+        Self {
+            path: PathBuf::from(source.name()),
+            client_keys: if mentions_keys { ClientKeys::Possible } else { ClientKeys::Unlikely },
+        }
+    }
+}
+
+fn is_visible_yaml(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
