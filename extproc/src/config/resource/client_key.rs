@@ -1,0 +1,91 @@
+//! ClientKey: a caller, known by the hash of its key.
+
+use std::sync::Arc;
+
+use attache_gate::KeyDigest;
+
+use super::Spec;
+use crate::config::diagnostic::{Diagnostic, Location};
+use crate::config::fields::{Fields, FromNode, Log, quote};
+use crate::config::node::Node;
+use crate::config::value::{Located, Reference, is_dns_name};
+
+#[derive(Debug)]
+pub(in crate::config) struct ClientKey {
+    pub(in crate::config) sha256: Located<KeyDigest>,
+    /// `None`: the key is a tenant of its own.
+    pub(in crate::config) tenant: Option<Arc<str>>,
+    /// What it may call; empty is nothing.
+    pub(in crate::config) routes: Vec<RoutePattern>,
+}
+
+/// Routes that a key may call.
+#[derive(Debug)]
+pub(in crate::config) enum RoutePattern {
+    /// `*`
+    All,
+    /// `name` in the key's own namespace, or `namespace/name`.
+    One(Reference),
+}
+
+impl Spec for ClientKey {
+    const KIND: &'static str = "ClientKey";
+}
+
+impl FromNode for ClientKey {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            fields.unsupported("labels", "no limit reads them");
+            let sha256 = fields.require("sha256");
+            let tenant = fields.take_with("tenant", read_tenant);
+            let routes = fields.list("routes");
+            if routes.as_ref().is_some_and(Vec::is_empty) {
+                let warning =
+                    Diagnostic::warning(&fields.location("routes"), "this key may call nothing: it has no `routes`");
+                fields.push(warning.with_help("list routes by name, or write `routes: [\"*\"]` for all of them"));
+            }
+            Some(Self { sha256: sha256?, tenant, routes: routes? })
+        })
+    }
+}
+
+impl FromNode for KeyDigest {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        // The digits alone may read as a number to YAML, so its type says nothing here.
+        if let Some(digest) = node.text().and_then(|text| Self::from_hex(text).ok()) {
+            return Some(digest);
+        }
+        // People paste the key itself here, so nothing shows what was found.
+        let error = Diagnostic::error(&log.location(node).secret(), "`sha256`: expected 64 hexadecimal digits");
+        log.push(error.with_help("make them with `printf %s \"$KEY\" | sha256sum`"));
+        None
+    }
+}
+
+/// A tenant goes into a header, as it is.
+fn read_tenant(node: &Node, log: &mut Log) -> Option<Arc<str>> {
+    let tenant = Arc::<str>::from_node(node, log)?;
+    if tenant.trim() == &*tenant && !tenant.chars().any(char::is_control) {
+        return Some(tenant);
+    }
+    log.fail(node, "a tenant has no control characters and no space at its ends", "write it on one line, like `acme`")
+}
+
+impl FromNode for RoutePattern {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        let text = Arc::<str>::from_node(node, log)?;
+        if &*text == "*" {
+            return Some(Self::All);
+        }
+        let location: Location = log.location(node);
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(Arc::from(namespace)), Arc::from(name)),
+            None => (None, Arc::clone(&text)),
+        };
+        if is_dns_name(&name) && namespace.as_ref().is_none_or(|namespace: &Arc<str>| is_dns_name(namespace)) {
+            return Some(Self::One(Reference { namespace, name, location }));
+        }
+        let help = "write `name`, `namespace/name`, or `*` for all routes";
+        log.fail(node, format!("{} is not the name of a route", quote(&text)), help)
+    }
+}

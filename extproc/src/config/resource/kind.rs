@@ -1,0 +1,123 @@
+//! Which objects are ours to read, which are somebody else's, and which names are slips.
+
+use crate::config::fields::{closest, quote};
+
+/// The group of Envoy AI Gateway.
+pub(in crate::config) const AI_GATEWAY: &str = "aigateway.envoyproxy.io";
+/// The group of Envoy Gateway's extensions.
+pub(in crate::config) const ENVOY_GATEWAY: &str = "gateway.envoyproxy.io";
+const ATTACHE: &str = "attache.dev";
+
+/// What is to be done with an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind<'a> {
+    Backend,
+    ServiceBackend,
+    Route,
+    TokenLimitPolicy,
+    CacheAffinityPolicy,
+    ClientKey,
+    /// One that this sidecar is meant to act on and does not yet.
+    Unsupported {
+        consequence: &'static str,
+    },
+    /// One that Kubernetes or Envoy Gateway act on, and that stands rightly beside ours.
+    NotOurs,
+    /// One of a group that nobody here acts on.
+    Foreign {
+        group: &'a str,
+    },
+}
+
+/// An object that seems to be meant for us under a name that nobody knows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Misnamed {
+    pub(super) message: String,
+    pub(super) help: String,
+}
+
+const AI_GATEWAY_KINDS: [&str; 6] =
+    ["AIGatewayRoute", "AIServiceBackend", "BackendSecurityPolicy", "GatewayConfig", "MCPRoute", "QuotaPolicy"];
+const ENVOY_GATEWAY_KINDS: [&str; 9] = [
+    "Backend",
+    "BackendTrafficPolicy",
+    "ClientTrafficPolicy",
+    "EnvoyExtensionPolicy",
+    "EnvoyGateway",
+    "EnvoyPatchPolicy",
+    "EnvoyProxy",
+    "HTTPRouteFilter",
+    "SecurityPolicy",
+];
+const ATTACHE_KINDS: [&str; 3] = ["CacheAffinityPolicy", "ClientKey", "TokenLimitPolicy"];
+
+impl<'a> Kind<'a> {
+    pub(super) fn of(api_version: &'a str, kind: &str) -> Result<Self, Misnamed> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let (kinds, versions): (&[&str], &[&str]) = match group {
+            AI_GATEWAY => (&AI_GATEWAY_KINDS, &["v1alpha1", "v1beta1"]),
+            ENVOY_GATEWAY => (&ENVOY_GATEWAY_KINDS, &["v1alpha1"]),
+            ATTACHE => (&ATTACHE_KINDS, &["v1alpha1"]),
+            _ => return Self::of_another_group(group, kind),
+        };
+        if !kinds.contains(&kind) {
+            let help = closest(kind, kinds.iter().copied())
+                .map_or_else(|| format!("it has {}", kinds.join(", ")), |meant| format!("did you mean `{meant}`?"));
+            return Err(Misnamed { message: format!("the group {group} has no kind {}", quote(kind)), help });
+        }
+        if !versions.contains(&version) {
+            let message = format!("{kind} is not known in version {}", quote(version));
+            return Err(Misnamed { message, help: format!("write `apiVersion: {group}/{}`", versions.join("` or `")) });
+        }
+        Ok(match kind {
+            "AIGatewayRoute" => Self::Route,
+            "AIServiceBackend" => Self::ServiceBackend,
+            "Backend" => Self::Backend,
+            "CacheAffinityPolicy" => Self::CacheAffinityPolicy,
+            "ClientKey" => Self::ClientKey,
+            "TokenLimitPolicy" => Self::TokenLimitPolicy,
+            "BackendSecurityPolicy" => {
+                Self::Unsupported { consequence: "requests go upstream without its credentials" }
+            }
+            "BackendTrafficPolicy" => Self::Unsupported { consequence: "its limits and retries are not applied here" },
+            "GatewayConfig" | "MCPRoute" | "QuotaPolicy" => Self::Unsupported { consequence: "it is not applied here" },
+            _ => Self::NotOurs,
+        })
+    }
+
+    fn of_another_group(group: &'a str, kind: &str) -> Result<Self, Misnamed> {
+        // `Backend` and the like are names that other groups have a right to.
+        let ours = [(AI_GATEWAY, "AIGatewayRoute"), (AI_GATEWAY, "AIServiceBackend")]
+            .into_iter()
+            .chain(ATTACHE_KINDS.map(|kind| (ATTACHE, kind)))
+            .find(|(_, name)| *name == kind);
+        if let Some((home, kind)) = ours {
+            let message = format!("{kind} is no kind of the group {}", quote(group));
+            return Err(Misnamed { message, help: format!("write `apiVersion: {home}/v1alpha1`") });
+        }
+        Ok(match group {
+            "" | "apps" | "gateway.networking.k8s.io" => Self::NotOurs,
+            _ => Self::Foreign { group },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_belongs_to_its_group_and_version() {
+        assert_eq!(Kind::of("aigateway.envoyproxy.io/v1beta1", "AIGatewayRoute"), Ok(Kind::Route));
+        assert_eq!(Kind::of("attache.dev/v1alpha1", "ClientKey"), Ok(Kind::ClientKey));
+        assert_eq!(Kind::of("v1", "Secret"), Ok(Kind::NotOurs));
+        assert_eq!(Kind::of("gateway.kgateway.dev/v1", "Backend"), Ok(Kind::Foreign { group: "gateway.kgateway.dev" }));
+        let help = |api_version, kind| Kind::of(api_version, kind).unwrap_err().help;
+        assert_eq!(help("attache.dev/v1alpha1", "ClientKeys"), "did you mean `ClientKey`?");
+        assert_eq!(help("attache.io/v1alpha1", "ClientKey"), "write `apiVersion: attache.dev/v1alpha1`");
+        assert_eq!(
+            help("aigateway.envoyproxy.io/v1", "AIGatewayRoute"),
+            "write `apiVersion: aigateway.envoyproxy.io/v1alpha1` or `v1beta1`"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! AIGatewayRoute of Envoy AI Gateway: which requests go to which backends.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attache_proto::headers;
+
+use super::{ServiceBackend, Spec};
+use crate::config::diagnostic::{Diagnostic, Location};
+use crate::config::fields::{Fields, FromNode, Log, quote};
+use crate::config::model::{RequestCost, RuleMatch};
+use crate::config::node::Node;
+use crate::config::value::{HeaderName, Located, Reference, Timestamp, number, one_of};
+use crate::limit::Cost;
+
+#[derive(Debug)]
+pub(in crate::config) struct Route {
+    pub(in crate::config) rules: Vec<Rule>,
+    pub(in crate::config) costs: Vec<RequestCost>,
+}
+
+#[derive(Debug)]
+pub(in crate::config) struct Rule {
+    pub(in crate::config) location: Location,
+    pub(in crate::config) name: Option<Located<Arc<str>>>,
+    /// Never empty; the headers of each in the order of their names.
+    pub(in crate::config) matches: Vec<Located<RuleMatch>>,
+    /// Never empty, and not all of weight 0.
+    pub(in crate::config) backends: Vec<BackendRef>,
+    pub(in crate::config) models_owned_by: Arc<str>,
+    /// In seconds since 1970.
+    pub(in crate::config) models_created_at: u64,
+    pub(in crate::config) request_timeout: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(in crate::config) struct BackendRef {
+    /// The AIServiceBackend.
+    pub(in crate::config) backend: Reference,
+    pub(in crate::config) weight: u32,
+    pub(in crate::config) priority: u32,
+    pub(in crate::config) model_override: Option<Arc<str>>,
+}
+
+/// The default of the CRD.
+const MODELS_OWNED_BY: &str = "Envoy AI Gateway";
+
+impl Spec for Route {
+    const KIND: &'static str = "AIGatewayRoute";
+}
+
+impl FromNode for Route {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            // Which Gateway a route hangs on is the business of whoever renders or reconciles the Gateway.
+            fields.accept(&["parentRefs"]);
+            fields.unsupported("filterConfig", "there is no filter of Envoy AI Gateway here");
+            fields.unsupported("hostnames", "the route serves every host");
+            fields.unsupported("rateLimitsFromHeaders", "use a TokenLimitPolicy");
+            fields.unsupported("schema", "the path of a request says its schema");
+            fields.unsupported("targetRefs", "use `parentRefs`");
+            let rules: Option<Vec<Rule>> = fields.require_list("rules");
+            let costs: Option<Vec<LlmRequestCost>> = fields.list("llmRequestCosts");
+            let (rules, costs) = (rules?, costs?);
+            report_duplicate_names(&rules, fields);
+            report_duplicate_keys(&costs, fields);
+            let costs = costs
+                .into_iter()
+                .filter_map(|cost| Some(RequestCost { key: cost.metadata_key.value, cost: cost.cost? }))
+                .collect();
+            Some(Self { rules, costs })
+        })
+    }
+}
+
+fn report_duplicate_names(rules: &[Rule], fields: &mut Fields<'_>) {
+    let mut seen = HashSet::new();
+    for Located { value, location } in rules.iter().filter_map(|rule| rule.name.as_ref()) {
+        if !seen.insert(value) {
+            let twice = Diagnostic::error(location, format!("two rules of this route are named {}", quote(value)));
+            fields.push(twice.with_help("rename one of them"));
+        }
+    }
+}
+
+fn report_duplicate_keys(costs: &[LlmRequestCost], fields: &mut Fields<'_>) {
+    let mut seen = HashSet::new();
+    for Located { value, location } in costs.iter().map(|cost| &cost.metadata_key) {
+        if !seen.insert(value) {
+            let twice = Diagnostic::error(location, format!("two costs of this route have the key {}", quote(value)));
+            fields.push(twice.with_help("rename one of them"));
+        }
+    }
+}
+
+impl FromNode for Rule {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            fields.unsupported("streamIdleTimeout", "a stalled stream ends with the request's timeout");
+            let location = fields.here();
+            let name = fields.take("name");
+            let matches = read_matches(fields);
+            let backends = fields.require_list::<BackendRef>("backendRefs");
+            if let Some(backends) = &backends
+                && backends.iter().all(|backend| backend.weight == 0)
+            {
+                let message = "all backends of this rule have weight 0, so it serves nothing";
+                fields.reject("backendRefs", message, "give one of them a weight");
+            }
+            let timeout = fields.take_with("timeouts", read_request_timeout).flatten();
+            let models_owned_by = fields.take("modelsOwnedBy").unwrap_or_else(|| Arc::from(MODELS_OWNED_BY));
+            let models_created_at = fields.take("modelsCreatedAt").map_or(0, |Timestamp(seconds)| seconds);
+            Some(Self {
+                location,
+                name,
+                matches: matches?,
+                backends: backends?,
+                models_owned_by,
+                models_created_at,
+                request_timeout: timeout,
+            })
+        })
+    }
+}
+
+const MATCH_ON_MODEL: &str = "write `matches: [{headers: [{name: x-ai-eg-model, value: MODEL}]}]`";
+
+fn read_matches(fields: &mut Fields<'_>) -> Option<Vec<Located<RuleMatch>>> {
+    if !fields.has("matches") {
+        let message = "a rule without a match on `x-ai-eg-model` is not supported here";
+        return fields.fail(message, MATCH_ON_MODEL);
+    }
+    fields.require_list("matches")
+}
+
+impl FromNode for RuleMatch {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            let conditions: Vec<HeaderMatch> = fields.list("headers")?;
+            let mut headers: Vec<(Arc<str>, Arc<str>)> = Vec::new();
+            for HeaderMatch { name: Located { value: HeaderName(name), location }, value } in conditions {
+                if headers.iter().any(|(other, _)| *other == name) {
+                    let twice =
+                        Diagnostic::error(&location, format!("two conditions of this match are on {}", quote(&name)));
+                    fields.push(twice.with_help("write another match: any of a rule's matches is enough"));
+                } else {
+                    headers.push((name, value));
+                }
+            }
+            let Some(at) = headers.iter().position(|(name, _)| &**name == headers::MODEL) else {
+                let message = "a match without a condition on `x-ai-eg-model` is not supported here";
+                return fields.fail(message, MATCH_ON_MODEL);
+            };
+            let (_, model) = headers.swap_remove(at);
+            headers.sort();
+            Some(Self { model, headers })
+        })
+    }
+}
+
+struct HeaderMatch {
+    name: Located<HeaderName>,
+    value: Arc<str>,
+}
+
+impl FromNode for HeaderMatch {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            fields.take_with("type", |node, log| {
+                if node.text().is_some_and(|text| &**text == "RegularExpression") {
+                    let help = "use `Exact`, with one match for each value";
+                    return log.fail(node, "`RegularExpression` is not supported yet", help);
+                }
+                one_of(node, log, &[("Exact", ())])
+            });
+            let name = fields.require("name");
+            let value = fields.require("value");
+            Some(Self { name: name?, value: value? })
+        })
+    }
+}
+
+impl FromNode for BackendRef {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        /// The bound of the Gateway API.
+        const MAX_WEIGHT: u32 = 1_000_000;
+        Fields::read(node, log, |fields| {
+            fields.accept(&["group", "port"]);
+            fields.unsupported("headerMutation", "headers go upstream as they are");
+            fields.unsupported("bodyMutation", "bodies go upstream as they are");
+            fields.unsupported("responseBodyMutation", "answers go to clients as they are");
+            fields.take_with("kind", |node, log| {
+                if node.text().is_some_and(|text| &**text == "InferencePool") {
+                    let help = "list the pool's servers in a Backend, behind an AIServiceBackend";
+                    return log.fail(node, "`InferencePool` is not supported yet", help);
+                }
+                one_of(node, log, &[(ServiceBackend::KIND, ())])
+            });
+            let backend = Reference::from_fields(fields);
+            let weight = fields.take_with("weight", |node, log| number(node, log, 0, MAX_WEIGHT)).unwrap_or(1);
+            let priority = fields.take("priority").unwrap_or(0);
+            let model_override = fields.take("modelNameOverride");
+            Some(Self { backend: backend?, weight, priority, model_override })
+        })
+    }
+}
+
+/// `0s` is no timeout, as in the Gateway API.
+fn read_request_timeout(node: &Node, log: &mut Log) -> Option<Option<Duration>> {
+    Fields::read(node, log, |fields| {
+        fields.unsupported("backendRequest", "an attempt takes as long as its request");
+        Some(fields.take("request").filter(|request: &Duration| !request.is_zero()))
+    })
+}
+
+struct LlmRequestCost {
+    metadata_key: Located<Arc<str>>,
+    /// `None`: one that we cannot count yet.
+    cost: Option<Cost>,
+}
+
+impl FromNode for LlmRequestCost {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            fields.accept(&["cel"]);
+            let metadata_key = fields.require("metadataKey");
+            let cost = fields.require_with("type", |node, log| {
+                let choices = [
+                    ("InputToken", Some(Cost::Input)),
+                    ("OutputToken", Some(Cost::Output)),
+                    ("TotalToken", Some(Cost::Total)),
+                    ("CachedInputToken", Some(Cost::CachedInput)),
+                    ("CacheCreationInputToken", Some(Cost::CacheCreationInput)),
+                    ("ReasoningToken", Some(Cost::Reasoning)),
+                    ("CEL", None),
+                ];
+                one_of(node, log, &choices)
+            });
+            if cost == Some(None) {
+                let message = "`CEL` is known but not supported yet: this cost is not published";
+                let warning = Diagnostic::warning(&fields.location("type"), message);
+                fields.push(warning.with_help("leave it for later, or remove it"));
+            }
+            Some(Self { metadata_key: metadata_key?, cost: cost? })
+        })
+    }
+}
