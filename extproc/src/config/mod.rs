@@ -1,5 +1,10 @@
 //! Operator YAML, read into resources, compiled into one checked and immutable [`Config`].
+//!
+//! The way of a document: [`load`] reads texts (`source`) into trees that know their positions (`node`); `resource` reads
+//! trees into what each kind says (`fields` and `value` are how); [`compile`] resolves the references between them. Whatever
+//! is wrong on that way becomes a [`Diagnostic`] and costs the operator that one object, never the others.
 
+mod compile;
 mod diagnostic;
 mod fields;
 pub mod model;
@@ -8,7 +13,9 @@ mod resource;
 mod source;
 mod value;
 
+pub use compile::{Outcome, compile};
 pub use diagnostic::{Diagnostic, Location, Severity};
 pub use model::Config;
 pub use resource::Resources;
 pub use source::{Documents, load};
+

@@ -37,7 +37,7 @@ pub(super) enum ClientKeys {
 /// A file larger than this holds something other than configuration. (A ConfigMap ends at 1 MiB.)
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Reads files, and directories of files. What cannot be read is a diagnostic, which compiling passes on.
+/// Reads files, and directories of files. What cannot be read is a diagnostic, which [`compile`](super::compile) passes on.
 pub fn load(paths: &[PathBuf]) -> Documents {
     let mut documents = Documents::default();
     for path in paths {

@@ -1,0 +1,148 @@
+//! CacheAffinityPolicy into the policy of each backend.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Stage;
+use super::backends::{Replicas, ServiceBackends, fitting_mode};
+use super::reference::Index;
+use super::routes::Routes;
+use crate::affinity::{AffinityPolicy, PlacementMode};
+use crate::config::diagnostic::{Diagnostic, Location};
+use crate::config::model::{self, ObjectName};
+use crate::config::resource::{AffinityTarget, CacheAffinityPolicy};
+use crate::config::value::HeaderName;
+
+/// CacheAffinityPolicies onto backends.
+pub(super) struct AffinityStage<'a> {
+    replicas: &'a Index<Replicas>,
+    backends: &'a ServiceBackends,
+    routes: &'a Routes,
+    /// By index of the backend, the most specific so far.
+    attached: HashMap<usize, Attachment>,
+}
+
+/// A policy at a backend.
+pub(super) struct Attachment {
+    backend: usize,
+    specificity: Specificity,
+    policy: Arc<AffinityPolicy>,
+}
+
+/// How closely a policy's target names a backend: where several policies reach it, the closest wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Specificity {
+    Route,
+    Backend,
+    ServiceBackend,
+}
+
+impl<'a> AffinityStage<'a> {
+    pub(super) fn new(replicas: &'a Index<Replicas>, backends: &'a ServiceBackends, routes: &'a Routes) -> Self {
+        Self { replicas, backends, routes, attached: HashMap::new() }
+    }
+
+    pub(super) fn finish(self) -> HashMap<usize, Arc<AffinityPolicy>> {
+        self.attached.into_iter().map(|(backend, attachment)| (backend, attachment.policy)).collect()
+    }
+
+    /// The backends that a target stands for.
+    fn reach(
+        &self,
+        target: &AffinityTarget,
+        policy: &ObjectName,
+        findings: &mut Vec<Diagnostic>,
+    ) -> Option<(Specificity, Vec<usize>)> {
+        match target {
+            AffinityTarget::ServiceBackend(reference) => {
+                let backend = *self.backends.by_name.resolve(reference, policy, findings)?;
+                Some((Specificity::ServiceBackend, vec![backend]))
+            }
+            AffinityTarget::Backend(reference) => {
+                let Replicas { cluster, .. } = self.replicas.resolve(reference, policy, findings)?;
+                let backends = self.backends.list.iter().enumerate().filter(|(_, backend)| backend.cluster == *cluster);
+                Some((Specificity::Backend, backends.map(|(index, _)| index).collect()))
+            }
+            AffinityTarget::Route(reference) => {
+                let route = &self.routes.list.get(*self.routes.by_name.resolve(reference, policy, findings)?)?.route;
+                let targets = route.rules.iter().flat_map(|rule| &rule.targets);
+                let mut backends: Vec<_> = targets.map(|target| target.backend).collect();
+                backends.sort_unstable();
+                backends.dedup();
+                Some((Specificity::Route, backends))
+            }
+        }
+    }
+}
+
+impl Stage for AffinityStage<'_> {
+    type Spec = CacheAffinityPolicy;
+    type Built = Vec<Attachment>;
+
+    fn build(
+        &self,
+        name: &ObjectName,
+        spec: &CacheAffinityPolicy,
+        findings: &mut Vec<Diagnostic>,
+    ) -> Option<Vec<Attachment>> {
+        let mut attachments = Vec::new();
+        for target in &spec.targets {
+            let Some((specificity, backends)) = self.reach(target, name, findings) else { continue };
+            for index in backends {
+                let Some(backend) = self.backends.list.get(index) else { continue };
+                let Some(mode) = mode_for(backend, spec, findings) else { continue };
+                if let Some(other) = self.attached.get(&index)
+                    && other.specificity == specificity
+                {
+                    findings.push(ignored(backend, &other.policy, target.location()));
+                    continue;
+                }
+                let policy = Arc::new(policy_of(name, spec, mode));
+                attachments.push(Attachment { backend: index, specificity, policy });
+            }
+        }
+        Some(attachments)
+    }
+
+    fn accept(&mut self, _: &ObjectName, built: Option<Vec<Attachment>>) {
+        for attachment in built.into_iter().flatten() {
+            let is_closest =
+                self.attached.get(&attachment.backend).is_none_or(|other| other.specificity < attachment.specificity);
+            if is_closest {
+                self.attached.insert(attachment.backend, attachment);
+            }
+        }
+    }
+}
+
+fn mode_for(
+    backend: &model::Backend,
+    spec: &CacheAffinityPolicy,
+    findings: &mut Vec<Diagnostic>,
+) -> Option<PlacementMode> {
+    let fitting = fitting_mode(&backend.endpoints);
+    let Some(asked) = &spec.mode else { return Some(fitting) };
+    if asked.value == PlacementMode::Endpoint && fitting == PlacementMode::Cluster {
+        let message = format!("mode `endpoint` needs IP endpoints, and the Backend {} has others", backend.cluster);
+        findings
+            .push(Diagnostic::error(&asked.location, message).with_help("use `mode: cluster`, or leave `mode` out"));
+        return None;
+    }
+    Some(asked.value)
+}
+
+fn policy_of(name: &ObjectName, spec: &CacheAffinityPolicy, mode: PlacementMode) -> AffinityPolicy {
+    AffinityPolicy {
+        id: Arc::from(name.to_string()),
+        mode,
+        session_header: spec.session_header.as_ref().map(|HeaderName(name)| Arc::clone(name)),
+        tenancy: spec.tenancy,
+        debug_headers: spec.debug_headers,
+    }
+}
+
+fn ignored(backend: &model::Backend, other: &AffinityPolicy, location: &Location) -> Diagnostic {
+    let message =
+        format!("the backend {} has the policy {} already; this one does not hold for it", backend.name, other.id);
+    Diagnostic::warning(location, message).with_help("attach one of them to the AIServiceBackend itself, or remove one")
+}

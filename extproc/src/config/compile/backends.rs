@@ -1,0 +1,120 @@
+//! Backend and AIServiceBackend into model servers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Stage;
+use super::reference::Index;
+use crate::affinity::{AffinityPolicy, PlacementMode};
+use crate::config::diagnostic::Diagnostic;
+use crate::config::model::{self, Endpoint, EndpointAddress, ObjectName, Retries};
+use crate::config::resource::{self, ServiceBackend, endpoint_id};
+
+/// The default of Envoy Gateway's `retry.numRetries`.
+const RETRIES: Retries = Retries { attempts: 2 };
+
+/// Backends into replicas.
+pub(super) struct BackendStage {
+    replicas: Index<Replicas>,
+}
+
+/// What a Backend says.
+#[derive(Debug, Clone)]
+pub(super) struct Replicas {
+    pub(super) cluster: Arc<str>,
+    endpoints: Vec<Endpoint>,
+}
+
+impl BackendStage {
+    pub(super) fn new() -> Self {
+        Self { replicas: Index::of::<resource::Backend>() }
+    }
+
+    pub(super) fn finish(self) -> Index<Replicas> {
+        self.replicas
+    }
+}
+
+impl Stage for BackendStage {
+    type Spec = resource::Backend;
+    type Built = Replicas;
+
+    fn build(&self, name: &ObjectName, spec: &resource::Backend, _: &mut Vec<Diagnostic>) -> Option<Replicas> {
+        let cluster: Arc<str> = Arc::from(name.to_string());
+        let endpoint = |address: &EndpointAddress| {
+            let id: Arc<str> = Arc::from(endpoint_id(address));
+            Endpoint { cluster: Arc::from(format!("{cluster}/{id}")), id, address: address.clone() }
+        };
+        let endpoints = spec.endpoints.iter().map(endpoint).collect();
+        Some(Replicas { cluster, endpoints })
+    }
+
+    fn accept(&mut self, name: &ObjectName, built: Option<Replicas>) {
+        self.replicas.insert(name, built);
+    }
+}
+
+/// AIServiceBackends into model servers.
+pub(super) struct ServiceBackendStage<'a> {
+    replicas: &'a Index<Replicas>,
+    built: ServiceBackends,
+}
+
+impl<'a> ServiceBackendStage<'a> {
+    pub(super) fn new(replicas: &'a Index<Replicas>) -> Self {
+        Self { replicas, built: ServiceBackends { list: Vec::new(), by_name: Index::of::<ServiceBackend>() } }
+    }
+
+    pub(super) fn finish(self) -> ServiceBackends {
+        self.built
+    }
+}
+
+impl Stage for ServiceBackendStage<'_> {
+    type Spec = ServiceBackend;
+    type Built = model::Backend;
+
+    fn build(
+        &self,
+        name: &ObjectName,
+        spec: &ServiceBackend,
+        findings: &mut Vec<Diagnostic>,
+    ) -> Option<model::Backend> {
+        let Replicas { cluster, endpoints } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
+        let affinity = Arc::new(AffinityPolicy { mode: fitting_mode(&endpoints), ..AffinityPolicy::default() });
+        Some(model::Backend { name: name.clone(), cluster, endpoints, affinity, retries: RETRIES })
+    }
+
+    fn accept(&mut self, name: &ObjectName, built: Option<model::Backend>) {
+        let ServiceBackends { list, by_name } = &mut self.built;
+        by_name.insert(name, built.is_some().then_some(list.len()));
+        list.extend(built);
+    }
+}
+
+/// The model servers.
+pub(super) struct ServiceBackends {
+    pub(super) list: Vec<model::Backend>,
+    /// Indices into `list`.
+    pub(super) by_name: Index<usize>,
+}
+
+impl ServiceBackends {
+    pub(super) fn with_affinities(mut self, affinities: HashMap<usize, Arc<AffinityPolicy>>) -> Vec<model::Backend> {
+        for (backend, affinity) in affinities {
+            if let Some(backend) = self.list.get_mut(backend) {
+                backend.affinity = affinity;
+            }
+        }
+        self.list
+    }
+}
+
+/// How a choice among these endpoints can reach Envoy: its `override_host` takes IP addresses only.
+pub(super) fn fitting_mode(endpoints: &[Endpoint]) -> PlacementMode {
+    if endpoints.iter().all(|endpoint| matches!(endpoint.address, EndpointAddress::Ip(_))) {
+        PlacementMode::Endpoint
+    } else {
+        PlacementMode::Cluster
+    }
+}

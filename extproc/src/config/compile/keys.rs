@@ -1,0 +1,105 @@
+//! ClientKey into what the gate checks.
+//!
+//! Without any ClientKey everyone may call, so a ClientKey must never be missing by accident: one with errors, and any text
+//! that could not be read and may have held one, keep the gate shut.
+
+use std::collections::HashMap;
+
+use attache_gate::{Access, GateConfig, KeyDigest, KeyEntry};
+
+use super::Stage;
+use super::routes::Routes;
+use crate::config::diagnostic::{Diagnostic, Location, Severity};
+use crate::config::model::{ObjectName, Route, Settings};
+use crate::config::resource::{Catalog, ClientKey, RoutePattern};
+use crate::config::source::{ClientKeys, Lost};
+
+/// ClientKeys into entries of the gate.
+pub(super) struct KeyStage<'a> {
+    routes: &'a Routes,
+    entries: Vec<KeyEntry>,
+    owners: HashMap<KeyDigest, Location>,
+}
+
+/// An entry, and where its digest stands.
+pub(super) struct BuiltKey {
+    entry: KeyEntry,
+    location: Location,
+}
+
+impl<'a> KeyStage<'a> {
+    pub(super) fn new(routes: &'a Routes) -> Self {
+        Self { routes, entries: Vec::new(), owners: HashMap::new() }
+    }
+
+    /// Who may come in.
+    pub(super) fn finish(self, read: &Catalog<ClientKey>, lost: &[Lost], findings: &mut Vec<Diagnostic>) -> Access {
+        if !self.entries.is_empty() || read.iter().next().is_some() {
+            return Access::Keys(self.entries);
+        }
+        if lost.iter().any(|lost| lost.client_keys == ClientKeys::Possible) {
+            let message = "nobody can call: no ClientKey was read, and what could not be read may have had one";
+            let warning = Diagnostic::general(Severity::Warning, message);
+            findings.push(warning.with_help("mend what could not be read"));
+            return Access::Keys(Vec::new());
+        }
+        let warning = Diagnostic::general(Severity::Warning, "anyone can call: there is no ClientKey");
+        findings.push(warning.with_help("add a ClientKey for each caller, unless something before Envoy knows them"));
+        Access::Open
+    }
+
+    fn routes(&self, pattern: &RoutePattern, key: &ObjectName, findings: &mut Vec<Diagnostic>) -> Vec<String> {
+        let id = |index: &usize| self.routes.list.get(*index).map(|built| built.route.id.to_string());
+        match pattern {
+            RoutePattern::All => self.routes.list.iter().map(|built| built.route.id.to_string()).collect(),
+            RoutePattern::One(reference) => {
+                self.routes.by_name.resolve(reference, key, findings).and_then(id).into_iter().collect()
+            }
+        }
+    }
+}
+
+impl Stage for KeyStage<'_> {
+    type Spec = ClientKey;
+    type Built = BuiltKey;
+
+    fn build(&self, name: &ObjectName, spec: &ClientKey, findings: &mut Vec<Diagnostic>) -> Option<BuiltKey> {
+        if let Some(first) = self.owners.get(&spec.sha256.value) {
+            let twice = Diagnostic::error(&spec.sha256.location, "two ClientKeys have this `sha256`");
+            findings
+                .push(twice.with_help(format!("the first is at {first}; remove one, or give this caller another key")));
+            return None;
+        }
+        let mut routes: Vec<_> = spec.routes.iter().flat_map(|pattern| self.routes(pattern, name, findings)).collect();
+        routes.sort();
+        routes.dedup();
+        let id = name.to_string();
+        let tenant = spec.tenant.as_ref().map_or_else(|| id.clone(), ToString::to_string);
+        let entry = KeyEntry { id, sha256: spec.sha256.value, tenant, routes };
+        Some(BuiltKey { entry, location: spec.sha256.location.clone() })
+    }
+
+    fn accept(&mut self, _: &ObjectName, built: Option<BuiltKey>) {
+        if let Some(BuiltKey { entry, location }) = built {
+            self.owners.insert(entry.sha256, location);
+            self.entries.push(entry);
+        }
+    }
+}
+
+/// The gate's checks as data.
+pub(super) fn gate_config(settings: &Settings, access: Access, routes: &[Route]) -> GateConfig {
+    let mut config = GateConfig::new(access);
+    config.path_prefix.clone_from(&settings.path_prefix);
+    config.max_body_bytes = settings.max_body_bytes;
+    for route in routes {
+        let id = route.id.to_string();
+        for found in route.rules.iter().flat_map(|rule| &rule.matches) {
+            let serving = config.models.entry(found.model.to_string()).or_default();
+            if !serving.contains(&id) {
+                serving.push(id.clone());
+            }
+        }
+    }
+    config
+}

@@ -1,0 +1,180 @@
+//! Resources into one [`Config`].
+//!
+//! The kinds are built in the order in which they refer to each other, each by a [`Stage`]. An object that cannot be built
+//! without an error keeps its last good state, if that can still be built; else what is sound of it is used, or it is left
+//! out. So a mistake costs one object, and a mistake in a reload costs nothing.
+
+mod affinity;
+mod backends;
+mod keys;
+mod limits;
+mod reference;
+mod routes;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use attache_gate::{ConfigError, Gate};
+
+use super::diagnostic::{Diagnostic, Location};
+use super::model::{Config, ObjectName, Settings};
+use super::resource::{self, Catalog, Object, Read, Resources, Spec};
+use super::source::{Documents, Lost};
+
+use affinity::AffinityStage;
+use backends::{BackendStage, ServiceBackendStage};
+use keys::KeyStage;
+use limits::LimitStage;
+use routes::RouteStage;
+
+/// What came of the operator's documents.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What is right of them.
+    pub config: Config,
+    /// The last good state of every object, for the next reload.
+    pub resources: Resources,
+    /// What is wrong with them, in the order of files and lines.
+    pub diagnostics: Vec<Diagnostic>,
+    /// How many objects there were, of all kinds.
+    pub objects: usize,
+}
+
+/// Compiles documents. `previous` is what the last [`Outcome`] left: objects that are wrong now stay as they are there.
+///
+/// # Errors
+/// Whatever the documents hold, this succeeds. [`ConfigError`] says which of the `settings` cannot be.
+pub fn compile(
+    documents: Documents,
+    settings: Settings,
+    generation: u64,
+    previous: Option<&Resources>,
+) -> Result<Outcome, ConfigError> {
+    let nothing = Resources::default();
+    let previous = previous.unwrap_or(&nothing);
+    let Read { resources, lost, diagnostics, objects } = resource::read(documents);
+    let mut build = Build { lost, diagnostics };
+
+    let mut stage = BackendStage::new();
+    let backends_kept = build.run(&mut stage, &resources.backends, &previous.backends);
+    let replicas = stage.finish();
+    let mut stage = ServiceBackendStage::new(&replicas);
+    let service_backends_kept = build.run(&mut stage, &resources.service_backends, &previous.service_backends);
+    let service_backends = stage.finish();
+    let mut stage = RouteStage::new(&service_backends);
+    let routes_kept = build.run(&mut stage, &resources.routes, &previous.routes);
+    let routes = stage.finish();
+    let mut stage = LimitStage::new(&routes);
+    let token_limits_kept = build.run(&mut stage, &resources.token_limits, &previous.token_limits);
+    let limits = stage.finish();
+    let mut stage = AffinityStage::new(&replicas, &service_backends, &routes);
+    let cache_affinities_kept = build.run(&mut stage, &resources.cache_affinities, &previous.cache_affinities);
+    let affinities = stage.finish();
+    let mut stage = KeyStage::new(&routes);
+    let client_keys_kept = build.run(&mut stage, &resources.client_keys, &previous.client_keys);
+    let access = stage.finish(&resources.client_keys, &build.lost, &mut build.diagnostics);
+
+    let rules_by_model = routes.rules_by_model(&mut build.diagnostics);
+    let routes = routes.with_limits(limits);
+    let gate_config = keys::gate_config(&settings, access, &routes);
+    let config = Config {
+        generation,
+        settings,
+        gate: Gate::new(gate_config.clone())?,
+        gate_config,
+        routes,
+        backends: service_backends.with_affinities(affinities),
+        rules_by_model,
+    };
+    let kept = Resources {
+        backends: backends_kept,
+        service_backends: service_backends_kept,
+        routes: routes_kept,
+        token_limits: token_limits_kept,
+        cache_affinities: cache_affinities_kept,
+        client_keys: client_keys_kept,
+    };
+    Ok(Outcome { config, resources: kept, diagnostics: build.into_diagnostics(), objects })
+}
+
+/// How the objects of one kind become a part of the configuration.
+trait Stage {
+    type Spec: Spec;
+    type Built;
+
+    /// Builds an object, or what is sound of it, and reports what is not. Changes nothing: an object may be built twice,
+    /// as it is now and as it last was.
+    fn build(&self, name: &ObjectName, spec: &Self::Spec, findings: &mut Vec<Diagnostic>) -> Option<Self::Built>;
+
+    /// Takes what became of an object; `None` where it is left out.
+    fn accept(&mut self, name: &ObjectName, built: Option<Self::Built>);
+}
+
+/// A compilation under way.
+struct Build {
+    lost: Vec<Lost>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Build {
+    /// Takes every object of a kind through its stage. Returns the state of each to fall back to.
+    fn run<S: Stage>(
+        &mut self,
+        stage: &mut S,
+        read: &Catalog<S::Spec>,
+        previous: &Catalog<S::Spec>,
+    ) -> Catalog<S::Spec> {
+        let mut kept = Catalog::default();
+        // Objects whose text is lost may still be wanted; those that are gone from sound files are not.
+        let unseen = previous.iter().filter(|object| read.find(&object.name).is_none());
+        let lost: Vec<_> = unseen.filter(|object| self.is_lost(&object.location)).collect();
+        for object in read.iter().chain(lost) {
+            let (built, good) = self.settle(stage, object, previous.find(&object.name));
+            stage.accept(&object.name, built);
+            if good.spec.is_some() {
+                kept.insert(good.clone());
+            }
+        }
+        kept
+    }
+
+    /// What becomes of an object, and the state of it to fall back to.
+    fn settle<'a, S: Stage>(
+        &mut self,
+        stage: &S,
+        object: &'a Object<S::Spec>,
+        last: Option<&'a Object<S::Spec>>,
+    ) -> (Option<S::Built>, &'a Object<S::Spec>) {
+        let attempt = |spec: &Option<Arc<S::Spec>>| {
+            let mut findings = Vec::new();
+            let built = spec.as_ref().and_then(|spec| stage.build(&object.name, spec, &mut findings));
+            let is_sound = spec.is_some() && !findings.iter().any(Diagnostic::is_error);
+            (built, findings, is_sound)
+        };
+        let (built, findings, is_sound) = attempt(&object.spec);
+        self.diagnostics.extend(findings);
+        if is_sound {
+            return (built, object);
+        }
+        let Some(last) = last else { return (built, object) };
+        let (rebuilt, _, is_sound) = attempt(&last.spec);
+        if !is_sound {
+            return (built.or(rebuilt), last);
+        }
+        let message = format!("{} {} stays as it last was without errors", S::Spec::KIND, object.name);
+        self.diagnostics.push(Diagnostic::warning(&object.location, message).with_help("mend its errors"));
+        (rebuilt, last)
+    }
+
+    fn is_lost(&self, location: &Location) -> bool {
+        self.lost.iter().any(|lost| Path::new(location.file()).starts_with(&lost.path))
+    }
+
+    fn into_diagnostics(mut self) -> Vec<Diagnostic> {
+        fn place(diagnostic: &Diagnostic) -> Option<(&str, usize)> {
+            diagnostic.location.as_ref().map(Location::sort_key)
+        }
+        self.diagnostics.sort_by(|a, b| place(a).cmp(&place(b)));
+        self.diagnostics
+    }
+}

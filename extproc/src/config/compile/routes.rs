@@ -1,0 +1,141 @@
+//! AIGatewayRoute into rules with targets, and which rules each model name has.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Stage;
+use super::backends::ServiceBackends;
+use super::limits::Attachment;
+use super::reference::Index;
+use crate::config::diagnostic::{Diagnostic, Location};
+use crate::config::fields::quote;
+use crate::config::model::{self, ObjectName, RuleId, Target};
+use crate::config::resource::{self, BackendRef};
+
+/// AIGatewayRoutes into routes.
+pub(super) struct RouteStage<'a> {
+    backends: &'a ServiceBackends,
+    built: Routes,
+}
+
+/// A route and, for each of its rules, where the matches stand.
+pub(super) struct BuiltRoute {
+    pub(super) route: model::Route,
+    match_locations: Vec<Vec<Location>>,
+}
+
+impl<'a> RouteStage<'a> {
+    pub(super) fn new(backends: &'a ServiceBackends) -> Self {
+        Self { backends, built: Routes { list: Vec::new(), by_name: Index::of::<resource::Route>() } }
+    }
+
+    pub(super) fn finish(self) -> Routes {
+        self.built
+    }
+
+    fn target(&self, reference: &BackendRef, route: &ObjectName, findings: &mut Vec<Diagnostic>) -> Option<Target> {
+        let BackendRef { backend, weight, priority, model_override } = reference;
+        let backend = *self.backends.by_name.resolve(backend, route, findings)?;
+        Some(Target { backend, weight: *weight, priority: *priority, model_override: model_override.clone() })
+    }
+}
+
+impl Stage for RouteStage<'_> {
+    type Spec = resource::Route;
+    type Built = BuiltRoute;
+
+    fn build(&self, name: &ObjectName, spec: &resource::Route, findings: &mut Vec<Diagnostic>) -> Option<BuiltRoute> {
+        let mut rules = Vec::new();
+        let mut match_locations = Vec::new();
+        for rule in &spec.rules {
+            let targets: Vec<_> =
+                rule.backends.iter().filter_map(|backend| self.target(backend, name, findings)).collect();
+            if targets.iter().all(|target| target.weight == 0) {
+                let message = "this rule is left out: there is none of its backends left";
+                let warning = Diagnostic::warning(&rule.location, message);
+                findings.push(warning.with_help("mend its backendRefs, or what they refer to"));
+                continue;
+            }
+            match_locations.push(rule.matches.iter().map(|found| found.location.clone()).collect());
+            rules.push(model::Rule {
+                name: rule.name.as_ref().map(|name| Arc::clone(&name.value)),
+                matches: rule.matches.iter().map(|found| found.value.clone()).collect(),
+                targets,
+                limits: Vec::new(),
+                models_owned_by: Arc::clone(&rule.models_owned_by),
+                models_created_at: rule.models_created_at,
+                request_timeout: rule.request_timeout,
+            });
+        }
+        let id = Arc::from(name.to_string());
+        let route = model::Route { name: name.clone(), id, rules, limits: Vec::new(), costs: spec.costs.clone() };
+        Some(BuiltRoute { route, match_locations })
+    }
+
+    fn accept(&mut self, name: &ObjectName, built: Option<BuiltRoute>) {
+        let Routes { list, by_name } = &mut self.built;
+        by_name.insert(name, built.is_some().then_some(list.len()));
+        list.extend(built);
+    }
+}
+
+/// The routes.
+pub(super) struct Routes {
+    pub(super) list: Vec<BuiltRoute>,
+    /// Indices into `list`.
+    pub(super) by_name: Index<usize>,
+}
+
+impl Routes {
+    /// For each model name its rules: most header conditions first, then in document order. A rule stands where its most
+    /// specific match for that model puts it. Matches that an equal one before them hides are reported, and stay: a key may
+    /// be bound to their route alone.
+    pub(super) fn rules_by_model(&self, findings: &mut Vec<Diagnostic>) -> HashMap<Arc<str>, Vec<RuleId>> {
+        let mut first_claims: HashMap<_, &Location> = HashMap::new();
+        let mut candidates: HashMap<Arc<str>, Vec<(usize, RuleId)>> = HashMap::new();
+        for (route, BuiltRoute { route: built, match_locations }) in self.list.iter().enumerate() {
+            for (rule, (built, locations)) in built.rules.iter().zip(match_locations).enumerate() {
+                let id = RuleId { route, rule };
+                for (found, location) in built.matches.iter().zip(locations) {
+                    if let Some(first) = first_claims.get(&(&found.model, &found.headers)) {
+                        findings.push(shadowed(&found.model, location, first));
+                    } else {
+                        first_claims.insert((&found.model, &found.headers), location);
+                    }
+                    candidates.entry(Arc::clone(&found.model)).or_default().push((found.headers.len(), id));
+                }
+            }
+        }
+        let in_order = |mut candidates: Vec<(usize, RuleId)>| {
+            candidates.sort_by_key(|(conditions, _)| Reverse(*conditions));
+            let mut rules: Vec<RuleId> = Vec::new();
+            for (_, rule) in candidates {
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+            }
+            rules
+        };
+        candidates.into_iter().map(|(model, candidates)| (model, in_order(candidates))).collect()
+    }
+
+    pub(super) fn with_limits(self, attachments: Vec<Attachment>) -> Vec<model::Route> {
+        let mut routes: Vec<_> = self.list.into_iter().map(|built| built.route).collect();
+        for Attachment { route, rule, limit } in attachments {
+            let Some(route) = routes.get_mut(route) else { continue };
+            match rule {
+                None => route.limits.push(limit),
+                Some(rule) => {
+                    route.rules.get_mut(rule).into_iter().for_each(|rule| rule.limits.push(Arc::clone(&limit)))
+                }
+            }
+        }
+        routes
+    }
+}
+
+fn shadowed(model: &str, location: &Location, first: &Location) -> Diagnostic {
+    let message = format!("this match for the model {} is shadowed: an equal one is before it", quote(model));
+    Diagnostic::warning(location, message).with_help(format!("the first is at {first}; remove one of them"))
+}
