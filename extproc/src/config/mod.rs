@@ -9,6 +9,7 @@ mod diagnostic;
 mod fields;
 pub mod model;
 mod node;
+pub mod report;
 mod resource;
 mod source;
 mod value;
@@ -16,6 +17,9 @@ mod value;
 pub use compile::{Outcome, compile};
 pub use diagnostic::{Diagnostic, Location, Severity};
 pub use model::Config;
+pub use report::check;
 pub use resource::Resources;
 pub use source::{Documents, load};
 
+#[cfg(test)]
+mod tests;

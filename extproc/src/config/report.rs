@@ -1,0 +1,70 @@
+//! What `attache check` prints.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use miette::GraphicalReportHandler;
+
+use super::{Diagnostic, Outcome, compile, load, model::Settings};
+
+/// How diagnostics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// With the lines around and in colour, for people.
+    Graphical,
+    /// `file:line:column: error: message`, for editors and logs.
+    Plain,
+}
+
+impl Style {
+    /// The style that suits whoever reads this stream.
+    pub fn for_stream(stream: &impl IsTerminal) -> Self {
+        if stream.is_terminal() { Self::Graphical } else { Self::Plain }
+    }
+}
+
+/// Whether there was an error. Warnings are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Exit status 0.
+    Sound,
+    /// Exit status 1.
+    Faulty,
+}
+
+impl From<Verdict> for ExitCode {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Sound => Self::SUCCESS,
+            Verdict::Faulty => Self::FAILURE,
+        }
+    }
+}
+
+/// Reads and compiles `paths`, writes every error and warning to `out`, then a line that sums them up.
+///
+/// # Errors
+/// Those of `out`, and as [`io::ErrorKind::InvalidInput`] what is wrong with the `settings`.
+pub fn check(paths: &[PathBuf], settings: Settings, style: Style, out: &mut impl Write) -> io::Result<Verdict> {
+    let compiled = compile(load(paths), settings, 1, None);
+    let Outcome { diagnostics, objects, .. } =
+        compiled.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    for diagnostic in &diagnostics {
+        write_diagnostic(diagnostic, style, out)?;
+    }
+    let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
+    let warnings = diagnostics.len() - errors;
+    writeln!(out, "{objects} objects, {errors} errors, {warnings} warnings")?;
+    Ok(if errors == 0 { Verdict::Sound } else { Verdict::Faulty })
+}
+
+fn write_diagnostic(diagnostic: &Diagnostic, style: Style, out: &mut impl Write) -> io::Result<()> {
+    // Without its source, a graphical report would not say the file and the line either.
+    if style == Style::Plain || !diagnostic.shows_its_line() {
+        return writeln!(out, "{}", diagnostic.plain());
+    }
+    let mut report = String::new();
+    GraphicalReportHandler::new().render_report(&mut report, diagnostic).map_err(io::Error::other)?;
+    writeln!(out, "{report}")
+}
