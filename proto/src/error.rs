@@ -158,13 +158,7 @@ mod tests {
             (KeyNotAttached, 401, "invalid_request_error", Some("key_not_attached"), "authentication_error"),
             (ModelNotFound, 404, "invalid_request_error", Some("model_not_found"), "not_found_error"),
             (PathNotFound, 404, "invalid_request_error", Some("unknown_url"), "not_found_error"),
-            (
-                MethodNotAllowed,
-                405,
-                "invalid_request_error",
-                Some("method_not_supported"),
-                "invalid_request_error",
-            ),
+            (MethodNotAllowed, 405, "invalid_request_error", Some("method_not_supported"), "invalid_request_error"),
             (RequestTooLarge, 413, "invalid_request_error", Some("request_too_large"), "request_too_large"),
             (HeadersTooLarge, 431, "invalid_request_error", Some("headers_too_large"), "request_too_large"),
             (RateLimited, 429, "tokens", Some("rate_limit_exceeded"), "rate_limit_error"),
@@ -182,11 +176,7 @@ mod tests {
                 "{kind:?}"
             );
             let body: Value = serde_json::from_str(&error.body(Dialect::Anthropic)).unwrap();
-            assert_eq!(
-                body,
-                json!({"type": "error", "error": {"type": anthropic, "message": "no"}}),
-                "{kind:?}"
-            );
+            assert_eq!(body, json!({"type": "error", "error": {"type": anthropic, "message": "no"}}), "{kind:?}");
         }
     }
 

@@ -52,8 +52,7 @@ impl Operation {
     /// [`PathError`] where no operation has that path, or has it with another method.
     pub fn resolve(method: &str, path: &str, prefix: &str) -> Result<Self, PathError> {
         let path = without_query(path).strip_prefix(prefix).ok_or(PathError::NotFound)?;
-        let operation =
-            Self::ALL.into_iter().find(|operation| operation.path() == path).ok_or(PathError::NotFound)?;
+        let operation = Self::ALL.into_iter().find(|operation| operation.path() == path).ok_or(PathError::NotFound)?;
         if operation.method() != method {
             return Err(PathError::MethodNotAllowed { allow: operation.method() });
         }
@@ -148,10 +147,7 @@ mod tests {
             Ok(Operation::Embeddings)
         );
         assert_eq!(Operation::resolve("POST", "/v1/embeddings", prefix), Err(PathError::NotFound));
-        assert_eq!(
-            Operation::resolve("POST", "/enterpriseai/gatewayv1/embeddings", prefix),
-            Err(PathError::NotFound)
-        );
+        assert_eq!(Operation::resolve("POST", "/enterpriseai/gatewayv1/embeddings", prefix), Err(PathError::NotFound));
     }
 
     #[test]
@@ -184,21 +180,14 @@ mod tests {
                 Err(PathError::MethodNotAllowed { allow: "POST" })
             );
         }
-        assert_eq!(
-            Operation::resolve("POST", "/v1/models", ""),
-            Err(PathError::MethodNotAllowed { allow: "GET" })
-        );
+        assert_eq!(Operation::resolve("POST", "/v1/models", ""), Err(PathError::MethodNotAllowed { allow: "GET" }));
     }
 
     #[test]
     fn errors_at_anthropics_paths_are_in_its_dialect() {
-        for path in [
-            "/v1/messages",
-            "/v1/messages?beta=true",
-            "/v1/messages/count_tokens",
-            "/anthropic",
-            "/anthropic/x",
-        ] {
+        for path in
+            ["/v1/messages", "/v1/messages?beta=true", "/v1/messages/count_tokens", "/anthropic", "/anthropic/x"]
+        {
             assert_eq!(Dialect::of_path(path, ""), Dialect::Anthropic, "{path}");
             assert_eq!(Dialect::of_path(&format!("/gw{path}"), "/gw"), Dialect::Anthropic, "{path}");
         }

@@ -5,10 +5,7 @@
 //! bytes (the SDK's `String` calls unwrap UTF-8; names are safe, as Envoy's codecs admit only RFC 9110 tokens), and it
 //! refuses with a 503 where it has no usable configuration: the gate fails closed.
 
-#![expect(
-    missing_docs,
-    reason = "`proxy_wasm::main!` makes `_initialize` public, and no comment can reach it there"
-)]
+#![expect(missing_docs, reason = "`proxy_wasm::main!` makes `_initialize` public, and no comment can reach it there")]
 
 use std::array;
 use std::rc::Rc;
@@ -98,9 +95,7 @@ impl Exchange {
     /// Envoy looks for the route anew after each header written, so what need not change is not touched.
     fn pass(&self, passed: &Passed, head: &RequestHead<'_>) -> Action {
         let written = match &passed.caller {
-            Some(caller) => {
-                [Some((headers::KEY_ID, caller.key_id())), Some((headers::TENANT, caller.tenant()))]
-            }
+            Some(caller) => [Some((headers::KEY_ID, caller.key_id())), Some((headers::TENANT, caller.tenant()))],
             None => [None, None],
         };
         let is_written = |name| written.iter().flatten().any(|(written, _)| *written == name);

@@ -71,25 +71,17 @@ pub(crate) fn whole(mut body: Value, fault: &Fault, entry: &Arc<Entry>) -> Resul
     };
     let mut response = response(body, "application/json", fault.encoding);
     if let Some(BreakOff::ResetAfter(_)) = fault.break_off {
-        response
-            .headers_mut()
-            .insert(CONTENT_LENGTH, HeaderValue::from(length));
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Ok(response)
 }
 
 /// An error.
-pub(crate) fn error(
-    error: &ApiError,
-    fault: &Fault,
-    entry: &Arc<Entry>,
-) -> Result<Response, Reset> {
+pub(crate) fn error(error: &ApiError, fault: &Fault, entry: &Arc<Entry>) -> Result<Response, Reset> {
     let mut response = whole(error.body(), fault, entry)?;
     *response.status_mut() = error.status;
     if let Some(seconds) = error.retry_after {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     Ok(response)
 }
@@ -102,11 +94,7 @@ pub(crate) fn streamed(
 ) -> Response {
     let content_type = "text/event-stream; charset=utf-8";
     let encoding = fault.encoding;
-    response(
-        Body::from_stream(written(events, fault, entry)),
-        content_type,
-        encoding,
-    )
+    response(Body::from_stream(written(events, fault, entry)), content_type, encoding)
 }
 
 /// The bytes of a stream.
@@ -183,10 +171,7 @@ impl Padding {
     /// Makes the body big by a field in its first choice. Leaves it, and stays, if the body has none.
     fn add_to(&mut self, body: &mut Value) {
         let Value::Object(fields) = body else { return };
-        let Some(choice) = fields
-            .values_mut()
-            .find_map(|list| list.get_mut(0)?.as_object_mut())
-        else {
+        let Some(choice) = fields.values_mut().find_map(|list| list.get_mut(0)?.as_object_mut()) else {
             return;
         };
         let bytes = std::mem::take(&mut self.0);

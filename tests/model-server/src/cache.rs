@@ -24,12 +24,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// An empty chain. Chains share blocks only if they share the seed.
     pub(crate) fn new(block_bytes: NonZeroUsize, seed: u64) -> Self {
-        Self {
-            block_bytes,
-            seed,
-            hashes: Vec::new(),
-            rest: Vec::new(),
-        }
+        Self { block_bytes, seed, hashes: Vec::new(), rest: Vec::new() }
     }
 
     pub(crate) fn extend(&mut self, text: &[u8]) {
@@ -59,12 +54,7 @@ pub(crate) struct PrefixCache {
 
 impl PrefixCache {
     pub(crate) fn new(capacity_blocks: usize) -> Self {
-        Self {
-            capacity_blocks,
-            last_used: HashMap::new(),
-            oldest: BTreeMap::new(),
-            clock: 0,
-        }
+        Self { capacity_blocks, last_used: HashMap::new(), oldest: BTreeMap::new(), clock: 0 }
     }
 
     /// Makes the chain the newest content, at the expense of the oldest. Of a chain that is larger than the cache, the head stays.
@@ -86,11 +76,7 @@ impl PrefixCache {
 
     /// How many of the chain's leading blocks are held.
     pub(crate) fn held(&self, chain: &Chain) -> usize {
-        chain
-            .hashes
-            .iter()
-            .take_while(|hash| self.last_used.contains_key(hash))
-            .count()
+        chain.hashes.iter().take_while(|hash| self.last_used.contains_key(hash)).count()
     }
 }
 

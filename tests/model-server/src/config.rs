@@ -63,8 +63,6 @@ impl Config {
 
     /// The time that the prefill of so many uncached tokens takes.
     pub(crate) fn prefill_time(&self, uncached_tokens: u64) -> Duration {
-        Duration::from_secs_f64(
-            uncached_tokens as f64 / self.prefill_tokens_per_second.get() as f64,
-        )
+        Duration::from_secs_f64(uncached_tokens as f64 / self.prefill_tokens_per_second.get() as f64)
     }
 }

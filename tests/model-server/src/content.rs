@@ -6,11 +6,10 @@ use crate::prompt::Prompt;
 
 /// Three letters each: with the space before it a word is four bytes, a token by the rule that counts prompts.
 const WORDS: [&str; 64] = [
-    "air", "ant", "arm", "art", "ash", "bay", "bee", "bow", "box", "bud", "car", "cat", "cow",
-    "cup", "day", "dew", "dog", "ear", "egg", "elk", "elm", "eye", "fig", "fir", "fog", "fox",
-    "gem", "hat", "hay", "hen", "hut", "ice", "ink", "ivy", "jam", "jar", "key", "kit", "lap",
-    "log", "map", "mud", "net", "nut", "oak", "oar", "oat", "owl", "pea", "pen", "pie", "pot",
-    "ray", "rye", "sea", "sky", "sun", "tea", "toe", "van", "wax", "web", "yak", "zoo",
+    "air", "ant", "arm", "art", "ash", "bay", "bee", "bow", "box", "bud", "car", "cat", "cow", "cup", "day", "dew",
+    "dog", "ear", "egg", "elk", "elm", "eye", "fig", "fir", "fog", "fox", "gem", "hat", "hay", "hen", "hut", "ice",
+    "ink", "ivy", "jam", "jar", "key", "kit", "lap", "log", "map", "mud", "net", "nut", "oak", "oar", "oat", "owl",
+    "pea", "pen", "pie", "pot", "ray", "rye", "sea", "sky", "sun", "tea", "toe", "van", "wax", "web", "yak", "zoo",
 ];
 
 /// The words of one choice, one a token. Endless.
@@ -22,10 +21,7 @@ pub(crate) struct Words {
 
 impl Words {
     pub(crate) fn new(prompt: &Prompt, choice: u64) -> Self {
-        Self {
-            seed: xxh3_64_with_seed(prompt.as_bytes(), choice),
-            position: 0,
-        }
+        Self { seed: xxh3_64_with_seed(prompt.as_bytes(), choice), position: 0 }
     }
 }
 
@@ -45,9 +41,7 @@ impl Iterator for Words {
 /// The embedding of a prompt: eight numbers between -1 and 1.
 pub(crate) fn embedding(prompt: &Prompt) -> Vec<f32> {
     let numbers = (0..8).map(|dimension| xxh3_64_with_seed(prompt.as_bytes(), dimension) as u16);
-    numbers
-        .map(|number| f32::from(number) / f32::from(u16::MAX) * 2.0 - 1.0)
-        .collect()
+    numbers.map(|number| f32::from(number) / f32::from(u16::MAX) * 2.0 - 1.0).collect()
 }
 
 #[cfg(test)]

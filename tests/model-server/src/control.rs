@@ -25,11 +25,7 @@ pub(crate) async fn serve(server: &Arc<Server>, request: Request) -> Response {
         (&Method::GET, "/health") => StatusCode::OK.into_response(),
         (&Method::GET, "/metrics") => {
             let page = server.figures.page(&server.config, server.journal.total());
-            (
-                [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-                page,
-            )
-                .into_response()
+            ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
         }
         (&Method::GET, "/sim/requests") => Json(server.journal.records()).into_response(),
         (&Method::DELETE, "/sim/requests") => {
@@ -59,19 +55,11 @@ struct Arming {
 }
 
 async fn arm(server: &Server, request: Request) -> Result<(), ApiError> {
-    let wrong =
-        |error: &dyn std::error::Error| ApiError::malformed(format!("no fault was armed: {error}"));
-    let body = to_bytes(request.into_body(), MAX_BODY_BYTES)
-        .await
-        .map_err(|error| wrong(&error))?;
+    let wrong = |error: &dyn std::error::Error| ApiError::malformed(format!("no fault was armed: {error}"));
+    let body = to_bytes(request.into_body(), MAX_BODY_BYTES).await.map_err(|error| wrong(&error))?;
     let arming: Arming = serde_json::from_slice(&body).map_err(|error| wrong(&error))?;
     let fault: Fault = arming.fault.parse().map_err(|error| wrong(&error))?;
-    server.armed_fault.arm(
-        fault,
-        arming
-            .requests
-            .map_or(FaultSpan::UntilCleared, FaultSpan::Exchanges),
-    );
+    server.armed_fault.arm(fault, arming.requests.map_or(FaultSpan::UntilCleared, FaultSpan::Exchanges));
     Ok(())
 }
 

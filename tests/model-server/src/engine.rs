@@ -29,31 +29,18 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(config: Arc<Config>, figures: Arc<Figures>) -> Self {
         let cache = Mutex::new(PrefixCache::new(config.cache_blocks()));
-        Self {
-            config,
-            figures,
-            cache,
-            gpu: tokio::sync::Mutex::new(()),
-        }
+        Self { config, figures, cache, gpu: tokio::sync::Mutex::new(()) }
     }
 
     /// Waits for the GPU, computes the prompt and returns the sequence that is about to yield its first token. Requests share cached blocks only if
     /// they have the same `cache_salt`.
-    pub(crate) async fn prefill(
-        self: &Arc<Self>,
-        prompt: &Prompt,
-        cache_salt: &str,
-        plan: Plan,
-    ) -> Sequence {
+    pub(crate) async fn prefill(self: &Arc<Self>, prompt: &Prompt, cache_salt: &str, plan: Plan) -> Sequence {
         let waiting = self.figures.waiting.hold(1);
         let _gpu = self.gpu.lock().await;
         drop(waiting);
         let running = self.figures.running.hold(1);
         let prompt_tokens = prompt.tokens();
-        let occupied = self
-            .figures
-            .occupied_tokens
-            .hold(prompt_tokens + plan.tokens());
+        let occupied = self.figures.occupied_tokens.hold(prompt_tokens + plan.tokens());
 
         let mut chain = Chain::new(self.config.block_bytes(), xxh3_64(cache_salt.as_bytes()));
         chain.extend(prompt.as_bytes());
@@ -149,10 +136,7 @@ mod tests {
 
     use super::*;
 
-    const ONE_ANSWER: Plan = Plan {
-        choices: 1,
-        answer_tokens: 4,
-    };
+    const ONE_ANSWER: Plan = Plan { choices: 1, answer_tokens: 4 };
 
     fn engine() -> (Arc<Engine>, Arc<Figures>) {
         let config = Config {
@@ -163,17 +147,12 @@ mod tests {
             ..Config::default()
         };
         let figures = Arc::new(Figures::default());
-        (
-            Arc::new(Engine::new(Arc::new(config), Arc::clone(&figures))),
-            figures,
-        )
+        (Arc::new(Engine::new(Arc::new(config), Arc::clone(&figures))), figures)
     }
 
     /// A prompt of so many tokens, all alike, unlike those of another letter.
     fn prompt(letter: &str, tokens: usize) -> Prompt {
-        Prompt::all_from(&json!(letter.repeat(tokens * 4)))
-            .unwrap()
-            .remove(0)
+        Prompt::all_from(&json!(letter.repeat(tokens * 4))).unwrap().remove(0)
     }
 
     #[tokio::test(start_paused = true)]
@@ -192,26 +171,14 @@ mod tests {
     async fn of_a_prompt_that_is_cached_whole_the_last_block_is_computed_again() {
         let (engine, _) = engine();
         engine.prefill(&prompt("a", 8), "", ONE_ANSWER).await;
-        assert_eq!(
-            engine
-                .prefill(&prompt("a", 8), "", ONE_ANSWER)
-                .await
-                .cached_tokens,
-            4
-        );
+        assert_eq!(engine.prefill(&prompt("a", 8), "", ONE_ANSWER).await.cached_tokens, 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_salt_finds_nothing() {
         let (engine, _) = engine();
         engine.prefill(&prompt("a", 8), "", ONE_ANSWER).await;
-        assert_eq!(
-            engine
-                .prefill(&prompt("a", 8), "pepper", ONE_ANSWER)
-                .await
-                .cached_tokens,
-            0
-        );
+        assert_eq!(engine.prefill(&prompt("a", 8), "pepper", ONE_ANSWER).await.cached_tokens, 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -243,47 +210,19 @@ mod tests {
         let mut waiting = Box::pin(engine.prefill(&second, "", ONE_ANSWER));
         assert!((&mut running).now_or_never().is_none());
         assert!((&mut waiting).now_or_never().is_none());
-        assert_eq!(
-            (
-                figures.waiting.value(),
-                figures.running.value(),
-                figures.occupied_tokens.value()
-            ),
-            (1, 1, 24)
-        );
+        assert_eq!((figures.waiting.value(), figures.running.value(), figures.occupied_tokens.value()), (1, 1, 24));
         drop(running);
         waiting.await;
-        assert_eq!(
-            (
-                figures.waiting.value(),
-                figures.running.value(),
-                figures.occupied_tokens.value()
-            ),
-            (0, 0, 0)
-        );
-        assert_eq!(
-            engine.prefill(&first, "", ONE_ANSWER).await.cached_tokens,
-            0
-        );
+        assert_eq!((figures.waiting.value(), figures.running.value(), figures.occupied_tokens.value()), (0, 0, 0));
+        assert_eq!(engine.prefill(&first, "", ONE_ANSWER).await.cached_tokens, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_cached_for_the_conversations_next_request() {
         let (engine, _) = engine();
-        let sequence = engine
-            .prefill(
-                &prompt("a", 4),
-                "",
-                Plan {
-                    choices: 1,
-                    answer_tokens: 4,
-                },
-            )
-            .await;
+        let sequence = engine.prefill(&prompt("a", 4), "", Plan { choices: 1, answer_tokens: 4 }).await;
         sequence.finish(["bbbbbbbbbbbbbbbb"]);
-        let next = Prompt::all_from(&json!("aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb<|end|>\nmore"))
-            .unwrap()
-            .remove(0);
+        let next = Prompt::all_from(&json!("aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb<|end|>\nmore")).unwrap().remove(0);
         assert_eq!(engine.prefill(&next, "", ONE_ANSWER).await.cached_tokens, 8);
     }
 }

@@ -47,11 +47,7 @@ pub(crate) async fn serve(server: &Arc<Server>, request: Request) -> Result<Resp
     let fault = match fault {
         Ok(fault) => fault,
         Err(wrong) => {
-            return answer::error(
-                &ApiError::malformed(wrong.to_string()),
-                &Fault::default(),
-                &entry,
-            );
+            return answer::error(&ApiError::malformed(wrong.to_string()), &Fault::default(), &entry);
         }
     };
     pause(fault.hang).await;
@@ -99,9 +95,7 @@ async fn answer_to(
     let form = match operation {
         Operation::Generate(form) => form,
         Operation::Embed => {
-            return Ok(Answer::Whole(
-                embed(server, &prompts, &envelope, entry).await,
-            ));
+            return Ok(Answer::Whole(embed(server, &prompts, &envelope, entry).await));
         }
     };
     let (answer_tokens, finish_reason) = answer_length(server, &head.headers, &call)?;
@@ -111,10 +105,7 @@ async fn answer_to(
         reply: Reply { form, envelope },
         prompts,
         cache_salt: call.cache_salt().to_owned(),
-        plan: Plan {
-            choices: call.choices()?,
-            answer_tokens,
-        },
+        plan: Plan { choices: call.choices()?, answer_tokens },
         finish_reason,
     };
     Ok(match call.delivery() {
@@ -127,14 +118,8 @@ fn check_key(server: &Server, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = &server.config.api_key else {
         return Ok(());
     };
-    let given = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    if given == Some(key) {
-        Ok(())
-    } else {
-        Err(ApiError::unknown_key())
-    }
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    if given == Some(key) { Ok(()) } else { Err(ApiError::unknown_key()) }
 }
 
 fn models(server: &Server) -> Value {
@@ -150,25 +135,10 @@ fn models(server: &Server) -> Value {
     json!({"object": "list", "data": data})
 }
 
-async fn embed(
-    server: &Arc<Server>,
-    prompts: &[Prompt],
-    envelope: &Envelope,
-    entry: &Entry,
-) -> Value {
+async fn embed(server: &Arc<Server>, prompts: &[Prompt], envelope: &Envelope, entry: &Entry) -> Value {
     let mut usage = Usage::default();
     for prompt in prompts {
-        let sequence = server
-            .engine
-            .prefill(
-                prompt,
-                "",
-                Plan {
-                    choices: 0,
-                    answer_tokens: 0,
-                },
-            )
-            .await;
+        let sequence = server.engine.prefill(prompt, "", Plan { choices: 0, answer_tokens: 0 }).await;
         entry.prefilled(sequence.prompt_tokens, sequence.cached_tokens);
         usage.prompt_tokens += sequence.prompt_tokens;
         usage.cached_tokens += sequence.cached_tokens;
@@ -178,17 +148,14 @@ async fn embed(
 }
 
 /// The header's length, cut by the body's; else exactly the body's, as a model that never stops by itself; else the usual one.
-fn answer_length(
-    server: &Server,
-    headers: &HeaderMap,
-    call: &Call,
-) -> Result<(u64, FinishReason), ApiError> {
+fn answer_length(server: &Server, headers: &HeaderMap, call: &Call) -> Result<(u64, FinishReason), ApiError> {
     let natural = match headers.get(ANSWER_TOKENS_HEADER) {
         Some(value) => {
             let tokens = value.to_str().ok().and_then(|value| value.parse().ok());
-            Some(tokens.ok_or_else(|| {
-                ApiError::malformed(format!("the header `{ANSWER_TOKENS_HEADER}` is no number"))
-            })?)
+            Some(
+                tokens
+                    .ok_or_else(|| ApiError::malformed(format!("the header `{ANSWER_TOKENS_HEADER}` is no number")))?,
+            )
         }
         None => None,
     };

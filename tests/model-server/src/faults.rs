@@ -194,11 +194,7 @@ impl FromStr for Fault {
         let mut fault = Self::default();
         let mut status = None;
         let mut retry_after = None;
-        for effect in text
-            .split(',')
-            .map(str::trim)
-            .filter(|effect| !effect.is_empty())
-        {
+        for effect in text.split(',').map(str::trim).filter(|effect| !effect.is_empty()) {
             let effect = Effect::parse(effect);
             match effect.name {
                 "hang" => fault.hang = Duration::from_millis(effect.number()?),
@@ -224,10 +220,7 @@ impl FromStr for Fault {
             }
         }
         fault.refusal = match (status, retry_after) {
-            (Some(status), retry_after) => Some(Refusal {
-                status,
-                retry_after,
-            }),
+            (Some(status), retry_after) => Some(Refusal { status, retry_after }),
             (None, Some(_)) => return Err(FaultError::RetryAfterWithoutStatus),
             (None, None) => None,
         };
@@ -284,21 +277,13 @@ struct Effect<'a> {
 impl<'a> Effect<'a> {
     fn parse(text: &'a str) -> Self {
         match text.split_once('=') {
-            Some((name, value)) => Self {
-                name: name.trim(),
-                value: Some(value.trim()),
-            },
-            None => Self {
-                name: text,
-                value: None,
-            },
+            Some((name, value)) => Self { name: name.trim(), value: Some(value.trim()) },
+            None => Self { name: text, value: None },
         }
     }
 
     fn number<N: FromStr>(&self) -> Result<N, FaultError> {
-        self.value
-            .and_then(|value| value.parse().ok())
-            .ok_or_else(|| self.wants("a number"))
+        self.value.and_then(|value| value.parse().ok()).ok_or_else(|| self.wants("a number"))
     }
 
     fn status(&self) -> Result<u16, FaultError> {
@@ -333,13 +318,7 @@ mod tests {
     #[test]
     fn effects_are_combined_with_commas() {
         let fault: Fault = "status=503, retry-after=2,hang=50, crlf".parse().unwrap();
-        assert_eq!(
-            fault.refusal,
-            Some(Refusal {
-                status: 503,
-                retry_after: Some(2)
-            })
-        );
+        assert_eq!(fault.refusal, Some(Refusal { status: 503, retry_after: Some(2) }));
         assert_eq!(fault.hang, Duration::from_millis(50));
         assert_eq!(fault.framing.line_end, LineEnd::CrLf);
         assert_eq!(fault.break_off, None);
@@ -353,24 +332,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named() {
         let error = |text: &str| text.parse::<Fault>().unwrap_err();
-        assert_eq!(
-            error("gzip,explode"),
-            FaultError::UnknownEffect("explode".to_owned())
-        );
+        assert_eq!(error("gzip,explode"), FaultError::UnknownEffect("explode".to_owned()));
         assert_eq!(error("retry-after=1"), FaultError::RetryAfterWithoutStatus);
-        for text in [
-            "status=200",
-            "status=teapot",
-            "reset-after",
-            "reset=1",
-            "split=0",
-            "hang=-1",
-        ] {
+        for text in ["status=200", "status=teapot", "reset-after", "reset=1", "split=0", "hang=-1"] {
             let effect = text.split('=').next().unwrap();
-            assert!(
-                matches!(error(text), FaultError::WrongValue { effect: named, .. } if named == effect),
-                "{text}"
-            );
+            assert!(matches!(error(text), FaultError::WrongValue { effect: named, .. } if named == effect), "{text}");
         }
     }
 
@@ -379,10 +345,7 @@ mod tests {
         let gzip: Fault = "gzip".parse().unwrap();
         let armed = ArmedFault::default();
         armed.arm(gzip.clone(), FaultSpan::Exchanges(2));
-        assert_eq!(
-            [armed.take(), armed.take(), armed.take()],
-            [gzip.clone(), gzip, Fault::default()]
-        );
+        assert_eq!([armed.take(), armed.take(), armed.take()], [gzip.clone(), gzip, Fault::default()]);
     }
 
     #[test]

@@ -100,20 +100,13 @@ impl Run {
             usage: Usage::default(),
         };
         for prompt in &generation.prompts {
-            let sequence = generation
-                .engine
-                .prefill(prompt, &generation.cache_salt, generation.plan)
-                .await;
-            run.entry
-                .prefilled(sequence.prompt_tokens, sequence.cached_tokens);
+            let sequence = generation.engine.prefill(prompt, &generation.cache_salt, generation.plan).await;
+            run.entry.prefilled(sequence.prompt_tokens, sequence.cached_tokens);
             run.usage.prompt_tokens += sequence.prompt_tokens;
             run.usage.cached_tokens += sequence.cached_tokens;
             run.sequences.push(sequence);
             let choices = 0..generation.plan.choices;
-            run.answers.extend(choices.map(|choice| Answer {
-                words: Words::new(prompt, choice),
-                text: String::new(),
-            }));
+            run.answers.extend(choices.map(|choice| Answer { words: Words::new(prompt, choice), text: String::new() }));
         }
         run
     }

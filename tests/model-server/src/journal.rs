@@ -87,10 +87,7 @@ impl Journal {
             completion_tokens: 0,
             finished: Finished::Running,
         });
-        Entry {
-            journal: Arc::clone(self),
-            number,
-        }
+        Entry { journal: Arc::clone(self), number }
     }
 
     /// Forgets all records, those of running exchanges as well.
@@ -179,11 +176,8 @@ fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
     headers
         .keys()
         .map(|name| {
-            let values: Vec<_> = headers
-                .get_all(name)
-                .iter()
-                .map(|value| String::from_utf8_lossy(value.as_bytes()))
-                .collect();
+            let values: Vec<_> =
+                headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
             (name.to_string(), values.join(", "))
         })
         .collect()
@@ -194,11 +188,7 @@ mod tests {
     use super::*;
 
     fn open(journal: &Arc<Journal>, headers: &HeaderMap) -> Entry {
-        journal.open(
-            &Method::POST,
-            &Uri::from_static("/v1/completions?a=b"),
-            headers,
-        )
+        journal.open(&Method::POST, &Uri::from_static("/v1/completions?a=b"), headers)
     }
 
     #[test]
@@ -210,15 +200,9 @@ mod tests {
         let entry = open(&journal, &headers);
         entry.received(&vec![b'a'; BODY_BYTES + 1]);
         let record = journal.records().remove(0);
-        assert_eq!(
-            (record.number, record.method.as_str(), record.path.as_str()),
-            (1, "POST", "/v1/completions?a=b")
-        );
+        assert_eq!((record.number, record.method.as_str(), record.path.as_str()), (1, "POST", "/v1/completions?a=b"));
         assert_eq!(record.headers["x-twice"], "a, b");
-        assert_eq!(
-            (record.body.len(), record.body_bytes),
-            (BODY_BYTES, BODY_BYTES + 1)
-        );
+        assert_eq!((record.body.len(), record.body_bytes), (BODY_BYTES, BODY_BYTES + 1));
         assert_eq!(record.finished, Finished::Running);
     }
 
@@ -229,28 +213,19 @@ mod tests {
         finished.finish(Finished::Complete);
         drop(finished);
         drop(open(&journal, &HeaderMap::new()));
-        let ends: Vec<_> = journal
-            .records()
-            .iter()
-            .map(|record| record.finished)
-            .collect();
+        let ends: Vec<_> = journal.records().iter().map(|record| record.finished).collect();
         assert_eq!(ends, [Finished::Complete, Finished::Aborted]);
     }
 
     #[test]
     fn only_the_last_records_are_kept_and_an_entry_may_outlive_its_record() {
         let journal = Arc::new(Journal::default());
-        let entries: Vec<_> = (0..RECORDS + 2)
-            .map(|_| open(&journal, &HeaderMap::new()))
-            .collect();
+        let entries: Vec<_> = (0..RECORDS + 2).map(|_| open(&journal, &HeaderMap::new())).collect();
         entries[0].finish(Finished::Complete);
         entries[2].finish(Finished::Complete);
         let records = journal.records();
         assert_eq!((records.len(), records[0].number), (RECORDS, 3));
-        assert_eq!(
-            (records[0].finished, records[1].finished),
-            (Finished::Complete, Finished::Running)
-        );
+        assert_eq!((records[0].finished, records[1].finished), (Finished::Complete, Finished::Running));
         journal.clear();
         drop(entries);
         assert!(journal.records().is_empty());

@@ -34,8 +34,8 @@ mod sse;
 pub use config::Config;
 pub use exchange::{ANSWER_TOKENS_HEADER, FAULT_HEADER};
 pub use faults::{
-    BreakOff, DoneMark, Encoding, Fault, FaultError, FaultSpan, Framing, Gap, Interlude, Layout,
-    LineEnd, Refusal, UsageReport,
+    BreakOff, DoneMark, Encoding, Fault, FaultError, FaultSpan, Framing, Gap, Interlude, Layout, LineEnd, Refusal,
+    UsageReport,
 };
 pub use journal::{BODY_BYTES, Finished, RECORDS, Record};
 pub use server::{Load, ModelServer};

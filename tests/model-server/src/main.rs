@@ -59,9 +59,7 @@ impl From<Options> for Config {
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
-    let milliseconds: f64 = text
-        .parse()
-        .map_err(|_| "not a number of milliseconds".to_owned())?;
+    let milliseconds: f64 = text.parse().map_err(|_| "not a number of milliseconds".to_owned())?;
     Duration::try_from_secs_f64(milliseconds / 1_000.0).map_err(|error| error.to_string())
 }
 

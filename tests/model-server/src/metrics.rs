@@ -33,8 +33,7 @@ impl Figures {
         let blocks = config.cache_blocks();
         let model = config.primary_model();
         // As vLLM: cached blocks that no running sequence uses count as free.
-        let usage =
-            (self.occupied_tokens.value() as f64 / config.cache_tokens.max(1) as f64).min(1.0);
+        let usage = (self.occupied_tokens.value() as f64 / config.cache_tokens.max(1) as f64).min(1.0);
         let mut page = String::new();
         let mut add = |kind: &str, name: &str, labels: String, value: String| {
             // Writing to a `String` cannot fail.
@@ -42,14 +41,8 @@ impl Figures {
         };
         let labels = format!("{{engine=\"0\",model_name=\"{}\"}}", escape(model));
         let gauges = [
-            (
-                "vllm:num_requests_running",
-                self.running.value().to_string(),
-            ),
-            (
-                "vllm:num_requests_waiting",
-                self.waiting.value().to_string(),
-            ),
+            ("vllm:num_requests_running", self.running.value().to_string()),
+            ("vllm:num_requests_waiting", self.waiting.value().to_string()),
             ("vllm:kv_cache_usage_perc", usage.to_string()),
         ];
         for (name, value) in gauges {
@@ -67,18 +60,8 @@ impl Figures {
         let cache_labels = format!(
             "{{block_size=\"{block}\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"{blocks}\"}}"
         );
-        add(
-            "gauge",
-            "vllm:cache_config_info",
-            cache_labels,
-            "1".to_owned(),
-        );
-        add(
-            "counter",
-            "sim_requests_total",
-            String::new(),
-            exchanges.to_string(),
-        );
+        add("gauge", "vllm:cache_config_info", cache_labels, "1".to_owned());
+        add("counter", "sim_requests_total", String::new(), exchanges.to_string());
         page
     }
 }
@@ -105,10 +88,7 @@ impl Gauge {
     /// Adds the amount for as long as the result lives.
     pub(crate) fn hold(&self, amount: u64) -> Held {
         self.0.fetch_add(amount, Ordering::Relaxed);
-        Held {
-            gauge: Arc::clone(&self.0),
-            amount,
-        }
+        Held { gauge: Arc::clone(&self.0), amount }
     }
 
     pub(crate) fn value(&self) -> u64 {
@@ -131,10 +111,7 @@ impl Drop for Held {
 
 /// Escapes a label's value.
 fn escape(value: &str) -> String {
-    value
-        .replace('\\', r"\\")
-        .replace('"', "\\\"")
-        .replace('\n', r"\n")
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
 #[cfg(test)]
@@ -144,11 +121,7 @@ mod tests {
     #[test]
     fn the_page_has_vllms_names_with_the_model_as_a_label() {
         let figures = Figures::default();
-        let config = Config {
-            models: vec!["a\"b".to_owned()],
-            cache_tokens: 1_600,
-            ..Config::default()
-        };
+        let config = Config { models: vec!["a\"b".to_owned()], cache_tokens: 1_600, ..Config::default() };
         figures.hit_tokens.add(32);
         let _running = figures.running.hold(1);
         let _occupied = figures.occupied_tokens.hold(400);
@@ -161,10 +134,7 @@ mod tests {
             "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"100\"} 1",
             "sim_requests_total 7",
         ] {
-            assert!(
-                page.lines().any(|found| found == line),
-                "{line} is not in:\n{page}"
-            );
+            assert!(page.lines().any(|found| found == line), "{line} is not in:\n{page}");
         }
     }
 

@@ -42,19 +42,16 @@ impl Prompt {
     /// The prompts in `prompt` or `input`: a text, an array of texts, an array of tokens or an array of such arrays.
     pub(crate) fn all_from(value: &Value) -> Result<Vec<Self>, ApiError> {
         let wrong = || {
-            ApiError::malformed(
-                "a prompt is a string, an array of strings, an array of tokens or an array of those",
-            )
+            ApiError::malformed("a prompt is a string, an array of strings, an array of tokens or an array of those")
         };
         match value {
             Value::String(_) => Ok(vec![Self::from_text_or_tokens(value).ok_or_else(wrong)?]),
             Value::Array(items) if items.first().is_some_and(Value::is_u64) => {
                 Ok(vec![Self::from_text_or_tokens(value).ok_or_else(wrong)?])
             }
-            Value::Array(items) if !items.is_empty() => items
-                .iter()
-                .map(|item| Self::from_text_or_tokens(item).ok_or_else(wrong))
-                .collect(),
+            Value::Array(items) if !items.is_empty() => {
+                items.iter().map(|item| Self::from_text_or_tokens(item).ok_or_else(wrong)).collect()
+            }
             _ => Err(wrong()),
         }
     }
@@ -88,13 +85,7 @@ fn render_message(message: &Value, text: &mut String) {
     text.push_str("<|");
     text.push_str(part("role").and_then(Value::as_str).unwrap_or("user"));
     text.push_str("|>\n");
-    for name in [
-        "name",
-        "tool_call_id",
-        "reasoning_content",
-        "content",
-        "tool_calls",
-    ] {
+    for name in ["name", "tool_call_id", "reasoning_content", "content", "tool_calls"] {
         match part(name) {
             Some(Value::String(content)) => text.push_str(content),
             Some(Value::Array(parts)) => parts.iter().for_each(|part| render_part(part, text)),
@@ -125,26 +116,14 @@ mod tests {
 
     #[test]
     fn a_chat_is_rendered_role_by_role() {
-        let rendered = chat(
-            &json!([{"role": "system", "content": "Be brief."}, {"content": "Hi", "role": "user"}]),
-        );
-        assert_eq!(
-            rendered,
-            "<|system|>\nBe brief.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\n"
-        );
+        let rendered = chat(&json!([{"role": "system", "content": "Be brief."}, {"content": "Hi", "role": "user"}]));
+        assert_eq!(rendered, "<|system|>\nBe brief.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\n");
     }
 
     #[test]
     fn tools_come_first() {
-        let prompt = Prompt::from_chat(
-            &[json!({"type": "function"})],
-            &[json!({"role": "user", "content": "Hi"})],
-        );
-        assert!(
-            prompt
-                .0
-                .starts_with(b"<|tools|>\n{\"type\":\"function\"}\n<|end|>\n<|user|>\n")
-        );
+        let prompt = Prompt::from_chat(&[json!({"type": "function"})], &[json!({"role": "user", "content": "Hi"})]);
+        assert!(prompt.0.starts_with(b"<|tools|>\n{\"type\":\"function\"}\n<|end|>\n<|user|>\n"));
     }
 
     #[test]
@@ -166,13 +145,7 @@ mod tests {
 
     #[test]
     fn four_bytes_are_a_token_and_the_last_may_be_shorter() {
-        let tokens = |prompt: Value| {
-            Prompt::all_from(&prompt)
-                .unwrap()
-                .iter()
-                .map(Prompt::tokens)
-                .collect::<Vec<_>>()
-        };
+        let tokens = |prompt: Value| Prompt::all_from(&prompt).unwrap().iter().map(Prompt::tokens).collect::<Vec<_>>();
         assert_eq!(tokens(json!("")), [0]);
         assert_eq!(tokens(json!("12345678")), [2]);
         assert_eq!(tokens(json!(["123456789", "1"])), [3, 1]);
@@ -182,14 +155,7 @@ mod tests {
 
     #[test]
     fn what_is_no_prompt_is_refused() {
-        for wrong in [
-            json!(null),
-            json!([]),
-            json!({}),
-            json!([1, "a"]),
-            json!([-1]),
-            json!([{}]),
-        ] {
+        for wrong in [json!(null), json!([]), json!({}), json!([1, "a"]), json!([-1]), json!([{}])] {
             assert!(Prompt::all_from(&wrong).is_err(), "{wrong}");
         }
     }

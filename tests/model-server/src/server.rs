@@ -48,12 +48,7 @@ impl ModelServer {
         let server = Arc::new(Server::new(config));
         let (stop, stopped) = oneshot::channel();
         let listening = tokio::spawn(listen(listener, Arc::clone(&server), stopped));
-        Ok(Self {
-            addr,
-            server,
-            stop,
-            listening,
-        })
+        Ok(Self { addr, server, stop, listening })
     }
 
     /// Stops listening and cuts all connections. When this returns, connecting is refused and every record has ended.
@@ -100,10 +95,7 @@ impl ModelServer {
 
     /// What the engine is busy with.
     pub fn load(&self) -> Load {
-        Load {
-            waiting: self.server.figures.waiting.value(),
-            running: self.server.figures.running.value(),
-        }
+        Load { waiting: self.server.figures.waiting.value(), running: self.server.figures.running.value() }
     }
 }
 
@@ -131,32 +123,20 @@ impl Server {
         let config = Arc::new(config);
         let figures = Arc::new(Figures::default());
         let engine = Arc::new(Engine::new(Arc::clone(&config), Arc::clone(&figures)));
-        Self {
-            config,
-            figures,
-            engine,
-            journal: Arc::default(),
-            armed_fault: ArmedFault::default(),
-        }
+        Self { config, figures, engine, journal: Arc::default(), armed_fault: ArmedFault::default() }
     }
 
     async fn respond(self: Arc<Self>, request: Request) -> Result<Response, Reset> {
         let path = request.uri().path();
         match path {
-            "/health" | "/metrics" | "/sim/requests" | "/sim/fault" => {
-                Ok(control::serve(&self, request).await)
-            }
+            "/health" | "/metrics" | "/sim/requests" | "/sim/fault" => Ok(control::serve(&self, request).await),
             _ => exchange::serve(&self, request).await,
         }
     }
 }
 
 /// Accepts connections until it is stopped, then cuts them.
-async fn listen(
-    listener: TcpListener,
-    server: Arc<Server>,
-    mut stopped: oneshot::Receiver<Infallible>,
-) {
+async fn listen(listener: TcpListener, server: Arc<Server>, mut stopped: oneshot::Receiver<Infallible>) {
     let mut connections = JoinSet::new();
     loop {
         select! {
@@ -178,9 +158,8 @@ async fn listen(
 async fn drive(stream: TcpStream, server: Arc<Server>) {
     // Without it the last event of a stream may wait for an acknowledgement.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(|request: hyper::Request<Incoming>| {
-        Box::pin(Arc::clone(&server).respond(request.map(Body::new)))
-    });
+    let service =
+        service_fn(|request: hyper::Request<Incoming>| Box::pin(Arc::clone(&server).respond(request.map(Body::new))));
     let mut connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let outcome = poll_fn(|context| connection.poll_without_shutdown(context)).await;
     if outcome.is_err() {

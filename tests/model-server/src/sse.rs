@@ -26,15 +26,10 @@ impl Framing {
         };
         let mut bytes = Vec::new();
         match self.interlude {
-            Interlude::Comments => {
-                bytes.extend(format!(": keep-alive {events_before}{line_end}{line_end}").bytes())
-            }
+            Interlude::Comments => bytes.extend(format!(": keep-alive {events_before}{line_end}{line_end}").bytes()),
             Interlude::Garbage if events_before == 1 => {
                 bytes.extend(b"\xff\xfe\x00\xc3\x28 no field");
-                bytes.extend(
-                    format!("{line_end}{field}{{\"usage\":{{\"total_tokens\":{line_end}{line_end}")
-                        .bytes(),
-                );
+                bytes.extend(format!("{line_end}{field}{{\"usage\":{{\"total_tokens\":{line_end}{line_end}").bytes());
             }
             Interlude::Garbage | Interlude::Nothing => {}
         }
@@ -67,10 +62,7 @@ mod tests {
     #[test]
     fn an_event_is_a_data_line_and_an_empty_line() {
         assert_eq!(written("", 0), b"data: {\"a\":\"b\\nc\"}\n\n");
-        assert_eq!(
-            Framing::default().write(&Event::Done, 3),
-            b"data: [DONE]\n\n"
-        );
+        assert_eq!(Framing::default().write(&Event::Done, 3), b"data: [DONE]\n\n");
     }
 
     #[test]
@@ -78,14 +70,8 @@ mod tests {
         assert_eq!(written("crlf", 0), b"data: {\"a\":\"b\\nc\"}\r\n\r\n");
         assert_eq!(written("cr", 0), b"data: {\"a\":\"b\\nc\"}\r\r");
         assert_eq!(written("no-space", 0), b"data:{\"a\":\"b\\nc\"}\n\n");
-        assert_eq!(
-            written("comments", 2),
-            b": keep-alive 2\n\ndata: {\"a\":\"b\\nc\"}\n\n"
-        );
-        assert_eq!(
-            written("multi-line", 0),
-            b"data: {\ndata:   \"a\": \"b\\nc\"\ndata: }\n\n"
-        );
+        assert_eq!(written("comments", 2), b": keep-alive 2\n\ndata: {\"a\":\"b\\nc\"}\n\n");
+        assert_eq!(written("multi-line", 0), b"data: {\ndata:   \"a\": \"b\\nc\"\ndata: }\n\n");
     }
 
     #[test]

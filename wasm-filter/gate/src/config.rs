@@ -103,9 +103,7 @@ impl GateConfig {
         if !prefix.is_empty() && !is_path {
             return Err(ConfigError::PathPrefix { value: prefix.to_owned() });
         }
-        for (field, value) in
-            [("max_header_bytes", self.max_header_bytes), ("max_body_bytes", self.max_body_bytes)]
-        {
+        for (field, value) in [("max_header_bytes", self.max_header_bytes), ("max_body_bytes", self.max_body_bytes)] {
             if value == 0 {
                 return Err(ConfigError::Zero { field });
             }
@@ -145,9 +143,7 @@ pub enum ConfigError {
         found: u32,
     },
     /// Not a prefix of paths.
-    #[error(
-        "gate configuration, field `path_prefix`: `{value}` must be empty, or start with / and not end with one"
-    )]
+    #[error("gate configuration, field `path_prefix`: `{value}` must be empty, or start with / and not end with one")]
     PathPrefix {
         /// The value found.
         value: String,
@@ -159,9 +155,7 @@ pub enum ConfigError {
         field: &'static str,
     },
     /// Goes into a header, but must not.
-    #[error(
-        "gate configuration, field `{field}`: {value:?} must be non-empty text without control characters"
-    )]
+    #[error("gate configuration, field `{field}`: {value:?} must be non-empty text without control characters")]
     NotAHeaderValue {
         /// The path to the field.
         field: String,
@@ -169,9 +163,7 @@ pub enum ConfigError {
         value: String,
     },
     /// One key with two owners: which of them is charged would be chance.
-    #[error(
-        "gate configuration, field `access.keys`: `{first}` and `{second}` have the same sha256; remove one"
-    )]
+    #[error("gate configuration, field `access.keys`: `{first}` and `{second}` have the same sha256; remove one")]
     SameKeyTwice {
         /// The id of the first.
         first: String,
@@ -181,8 +173,7 @@ pub enum ConfigError {
 }
 
 fn read<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, ConfigError> {
-    let invalid =
-        |field: String, reason: serde_json::Error| ConfigError::Json { field, reason: reason.to_string() };
+    let invalid = |field: String, reason: serde_json::Error| ConfigError::Json { field, reason: reason.to_string() };
     let mut json = serde_json::Deserializer::from_slice(json);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         // Where the text is no JSON, the path ends at some field that is not at fault; line and column say where it broke.
@@ -316,8 +307,7 @@ mod tests {
         ] {
             let mut config = GateConfig::new(Access::Open);
             config.path_prefix = prefix.to_owned();
-            let expected =
-                if good { Ok(()) } else { Err(ConfigError::PathPrefix { value: prefix.to_owned() }) };
+            let expected = if good { Ok(()) } else { Err(ConfigError::PathPrefix { value: prefix.to_owned() }) };
             assert_eq!(Gate::new(config).map(drop), expected);
         }
     }
@@ -328,10 +318,7 @@ mod tests {
         twice.push(KeyEntry { id: "default/app-b".to_owned(), ..keys()[0].clone() });
         assert_eq!(
             Gate::new(GateConfig::new(Access::Keys(twice))).unwrap_err(),
-            ConfigError::SameKeyTwice {
-                first: "default/app-a".to_owned(),
-                second: "default/app-b".to_owned()
-            }
+            ConfigError::SameKeyTwice { first: "default/app-a".to_owned(), second: "default/app-b".to_owned() }
         );
     }
 }

@@ -41,8 +41,7 @@ impl<'h> RequestHead<'h> {
 
     fn take(&mut self, name: &'h str, value: &'h [u8]) {
         // A usize fits into a u64 on every target we have.
-        self.size_bytes =
-            self.size_bytes.saturating_add(name.len() as u64).saturating_add(value.len() as u64);
+        self.size_bytes = self.size_bytes.saturating_add(name.len() as u64).saturating_add(value.len() as u64);
         let is = |known: &str| name.eq_ignore_ascii_case(known);
         let [authorization, key_headers @ ..] = CREDENTIAL_HEADERS;
         if is(":method") {
@@ -55,8 +54,7 @@ impl<'h> RequestHead<'h> {
             elements(value).for_each(|element| self.take_authorization(element));
         } else if key_headers.into_iter().any(is) {
             elements(value).for_each(|key| self.credential.add(key));
-        } else if let Some((_, present)) =
-            headers::OWNED.into_iter().zip(&mut self.owned).find(|(owned, _)| is(owned))
+        } else if let Some((_, present)) = headers::OWNED.into_iter().zip(&mut self.owned).find(|(owned, _)| is(owned))
         {
             *present = true;
             if is(headers::MODEL) {
@@ -224,8 +222,7 @@ mod tests {
 
     #[test]
     fn a_header_of_ours_is_reported_in_whatever_case_it_comes() {
-        let head =
-            read(&[("X-Attache-Cluster", "a"), ("x-attache-cluster", ""), ("x-ai-eg-model", "m"), ("x", "")]);
+        let head = read(&[("X-Attache-Cluster", "a"), ("x-attache-cluster", ""), ("x-ai-eg-model", "m"), ("x", "")]);
         assert_eq!(head.owned_headers().collect::<Vec<_>>(), [headers::CLUSTER, headers::MODEL]);
         assert_eq!(read(&[("x-attache", "")]).owned_headers().count(), 0);
     }

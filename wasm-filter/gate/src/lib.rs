@@ -57,10 +57,7 @@ impl Gate {
                 for entry in entries {
                     let entry = Arc::new(entry);
                     if let Some(first) = keys.insert(entry.sha256, Arc::clone(&entry)) {
-                        return Err(ConfigError::SameKeyTwice {
-                            first: first.id.clone(),
-                            second: entry.id.clone(),
-                        });
+                        return Err(ConfigError::SameKeyTwice { first: first.id.clone(), second: entry.id.clone() });
                     }
                 }
                 Door::Keys(keys)
@@ -141,23 +138,18 @@ impl Gate {
                 Reason::PathNotFound,
                 ApiError::new(
                     ErrorKind::PathNotFound,
-                    format!(
-                        "no operation is served at this path; check the URL. Served are: {}",
-                        self.served()
-                    ),
+                    format!("no operation is served at this path; check the URL. Served are: {}", self.served()),
                 ),
             ),
-            PathError::MethodNotAllowed { allow } => (
-                Reason::MethodNotAllowed { allow },
-                ApiError::new(ErrorKind::MethodNotAllowed, error.to_string()),
-            ),
+            PathError::MethodNotAllowed { allow } => {
+                (Reason::MethodNotAllowed { allow }, ApiError::new(ErrorKind::MethodNotAllowed, error.to_string()))
+            }
         })
     }
 
     fn judge_content_length(&self, head: &RequestHead<'_>) -> Result<(), (Reason, ApiError)> {
-        let invalid = |message: &str| {
-            Err((Reason::InvalidContentLength, ApiError::new(ErrorKind::InvalidRequest, message)))
-        };
+        let invalid =
+            |message: &str| Err((Reason::InvalidContentLength, ApiError::new(ErrorKind::InvalidRequest, message)));
         let value = match head.content_length() {
             // Chunked, or HTTP/2 without the header: whoever reads the body counts it.
             head::Field::Absent => return Ok(()),
@@ -170,9 +162,8 @@ impl Gate {
         if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
             return invalid("the content-length must be one decimal number");
         }
-        let declared = value
-            .iter()
-            .try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
+        let declared =
+            value.iter().try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
         if declared.is_some_and(|bytes| bytes <= self.max_body_bytes) {
             return Ok(());
         }
@@ -231,8 +222,8 @@ impl Gate {
     }
 
     fn served(&self) -> String {
-        let served = Operation::ALL
-            .map(|operation| format!("{} {}{}", operation.method(), self.path_prefix, operation.path()));
+        let served =
+            Operation::ALL.map(|operation| format!("{} {}{}", operation.method(), self.path_prefix, operation.path()));
         served.join(", ")
     }
 }

@@ -23,8 +23,7 @@ fn config(access: Access) -> GateConfig {
 }
 
 fn keyed() -> Gate {
-    let keys =
-        vec![entry("a", KEY_A, &["default/one"]), entry("b", KEY_B, &["default/three", "default/one"])];
+    let keys = vec![entry("a", KEY_A, &["default/one"]), entry("b", KEY_B, &["default/three", "default/one"])];
     Gate::new(config(Access::Keys(keys))).unwrap()
 }
 
@@ -68,10 +67,7 @@ fn reason(verdict: Verdict) -> (Reason, u16) {
 #[test]
 fn without_client_keys_no_key_is_demanded_and_none_is_looked_at() {
     for headers in [&[][..], &[("x-api-key", "a"), ("api-key", "b")], &[("x-ai-eg-model", "small")]] {
-        assert_eq!(
-            passed(chat(&open(), headers)),
-            Passed { operation: Operation::ChatCompletions, caller: None }
-        );
+        assert_eq!(passed(chat(&open(), headers)), Passed { operation: Operation::ChatCompletions, caller: None });
     }
     assert!(!open().demands_keys());
     assert!(open().may_call(None, "default/one"));
@@ -91,14 +87,8 @@ fn no_key_an_unknown_key_and_several_keys_are_told_apart() {
     assert_eq!(reason(chat(&keyed(), &[])), (Reason::KeyMissing, 401));
     assert_eq!(reason(chat(&keyed(), &[("authorization", KEY_A)])), (Reason::KeyMissing, 401));
     assert_eq!(reason(chat(&keyed(), &[("x-api-key", "sk-a")])), (Reason::KeyUnknown, 401));
-    assert_eq!(
-        reason(chat(&keyed(), &[("x-api-key", KEY_A), ("api-key", KEY_B)])),
-        (Reason::SeveralKeys, 401)
-    );
-    assert_eq!(
-        reason(chat(&keyed(), &[("x-api-key", KEY_A), ("api-key", "unknown")])),
-        (Reason::SeveralKeys, 401)
-    );
+    assert_eq!(reason(chat(&keyed(), &[("x-api-key", KEY_A), ("api-key", KEY_B)])), (Reason::SeveralKeys, 401));
+    assert_eq!(reason(chat(&keyed(), &[("x-api-key", KEY_A), ("api-key", "unknown")])), (Reason::SeveralKeys, 401));
 }
 
 #[test]
@@ -170,8 +160,7 @@ fn a_hint_that_is_unknown_or_ambiguous_is_left_to_the_body() {
 
 #[test]
 fn a_hint_does_not_keep_the_list_of_models_from_a_caller() {
-    let models =
-        [(":method", "GET"), (":path", "/v1/models"), ("x-api-key", KEY_A), ("x-ai-eg-model", "large")];
+    let models = [(":method", "GET"), (":path", "/v1/models"), ("x-api-key", KEY_A), ("x-ai-eg-model", "large")];
     assert_eq!(passed(check(&keyed(), &models)).caller.unwrap().key_id(), "default/a");
 }
 
@@ -202,10 +191,7 @@ fn an_unknown_path_and_a_wrong_method_are_refused_before_the_key_is_looked_at() 
 
     let refusal = verdict("DELETE", "/v1/models");
     assert_eq!((refusal.reason, refusal.status()), (Reason::MethodNotAllowed { allow: "GET" }, 405));
-    assert_eq!(
-        refusal.headers().collect::<Vec<_>>(),
-        [("content-type", "application/json"), ("allow", "GET")]
-    );
+    assert_eq!(refusal.headers().collect::<Vec<_>>(), [("content-type", "application/json"), ("allow", "GET")]);
 }
 
 #[test]
@@ -234,19 +220,14 @@ fn a_prefix_moves_every_path_and_the_errors_with_it() {
 fn errors_are_in_the_dialect_of_the_path() {
     let verdict = |path| refused(check(&open(), &[(":method", "POST"), (":path", path)]));
     assert_eq!(verdict("/v1/messages?beta=true").dialect, Dialect::Anthropic);
-    assert!(
-        verdict("/v1/messages").body().starts_with(r#"{"type":"error","error":{"type":"not_found_error","#)
-    );
+    assert!(verdict("/v1/messages").body().starts_with(r#"{"type":"error","error":{"type":"not_found_error","#));
     assert_eq!(verdict("/v1/x").dialect, Dialect::OpenAi);
     assert!(verdict("/v1/x").body().starts_with(r#"{"error":{"message":"no operation"#));
 }
 
 #[test]
 fn a_post_without_content_length_passes_because_it_is_chunked() {
-    assert_eq!(
-        passed(chat(&open(), &[("transfer-encoding", "chunked")])).operation,
-        Operation::ChatCompletions
-    );
+    assert_eq!(passed(chat(&open(), &[("transfer-encoding", "chunked")])).operation, Operation::ChatCompletions);
     assert_eq!(passed(chat(&open(), &[])).operation, Operation::ChatCompletions);
 }
 
@@ -256,11 +237,7 @@ fn a_content_length_up_to_the_cap_passes_and_above_it_is_413() {
         assert_eq!(passed(chat(&open(), &[("content-length", length)])).caller, None, "{length}");
     }
     for length in ["16777217", "18446744073709551616", &"9".repeat(1000)] {
-        assert_eq!(
-            reason(chat(&open(), &[("content-length", length)])),
-            (Reason::BodyTooLarge, 413),
-            "{length}"
-        );
+        assert_eq!(reason(chat(&open(), &[("content-length", length)])), (Reason::BodyTooLarge, 413), "{length}");
     }
 }
 
@@ -317,17 +294,8 @@ fn header_name() -> impl Strategy<Value = String> {
 }
 
 fn header_value() -> impl Strategy<Value = Vec<u8>> {
-    let known = [
-        "POST",
-        "GET",
-        "/v1/models",
-        "/v1/chat/completions",
-        "Bearer ",
-        "Bearer ,Bearer",
-        "small",
-        "large",
-        "7",
-    ];
+    let known =
+        ["POST", "GET", "/v1/models", "/v1/chat/completions", "Bearer ", "Bearer ,Bearer", "small", "large", "7"];
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..64),
         proptest::sample::select(known.to_vec()).prop_map(|value| value.as_bytes().to_vec()),

@@ -83,10 +83,9 @@ impl Refusal {
             }
             // RFC 9110, section 15.5.6: a 405 names the methods.
             Reason::MethodNotAllowed { allow } => Some(("allow", allow)),
-            Reason::HeadersTooLarge
-            | Reason::PathNotFound
-            | Reason::InvalidContentLength
-            | Reason::BodyTooLarge => None,
+            Reason::HeadersTooLarge | Reason::PathNotFound | Reason::InvalidContentLength | Reason::BodyTooLarge => {
+                None
+            }
         };
         [("content-type", "application/json")].into_iter().chain(extra)
     }

@@ -68,21 +68,13 @@ impl Call {
         let missing = |field| ApiError::malformed(format!("`{field}` is missing")).about(field);
         match operation {
             Operation::Generate(Form::Chat) => {
-                let messages = self
-                    .messages
-                    .as_deref()
-                    .ok_or_else(|| missing("messages"))?;
-                Ok(vec![Prompt::from_chat(
-                    self.tools.as_deref().unwrap_or_default(),
-                    messages,
-                )])
+                let messages = self.messages.as_deref().ok_or_else(|| missing("messages"))?;
+                Ok(vec![Prompt::from_chat(self.tools.as_deref().unwrap_or_default(), messages)])
             }
             Operation::Generate(Form::Completion) => {
                 Prompt::all_from(self.prompt.as_ref().ok_or_else(|| missing("prompt"))?)
             }
-            Operation::Embed => {
-                Prompt::all_from(self.input.as_ref().ok_or_else(|| missing("input"))?)
-            }
+            Operation::Embed => Prompt::all_from(self.input.as_ref().ok_or_else(|| missing("input"))?),
         }
     }
 
@@ -91,14 +83,8 @@ impl Call {
             return Delivery::Whole;
         }
         Delivery::Stream(match &self.stream_options {
-            Some(StreamOptions {
-                include_usage: true,
-                continuous_usage_stats: true,
-            }) => StreamUsage::EveryChunk,
-            Some(StreamOptions {
-                include_usage: true,
-                ..
-            }) => StreamUsage::LastChunk,
+            Some(StreamOptions { include_usage: true, continuous_usage_stats: true }) => StreamUsage::EveryChunk,
+            Some(StreamOptions { include_usage: true, .. }) => StreamUsage::LastChunk,
             _ => StreamUsage::Nowhere,
         })
     }
@@ -132,48 +118,23 @@ mod tests {
 
     #[test]
     fn a_stream_reports_its_usage_only_where_it_is_asked_to() {
-        let delivery = |options| {
-            call(&json!({"model": "m", "stream": true, "stream_options": options})).delivery()
-        };
-        assert_eq!(
-            delivery(json!(null)),
-            Delivery::Stream(StreamUsage::Nowhere)
-        );
-        assert_eq!(
-            delivery(json!({"include_usage": false})),
-            Delivery::Stream(StreamUsage::Nowhere)
-        );
-        assert_eq!(
-            delivery(json!({"include_usage": true})),
-            Delivery::Stream(StreamUsage::LastChunk)
-        );
+        let delivery = |options| call(&json!({"model": "m", "stream": true, "stream_options": options})).delivery();
+        assert_eq!(delivery(json!(null)), Delivery::Stream(StreamUsage::Nowhere));
+        assert_eq!(delivery(json!({"include_usage": false})), Delivery::Stream(StreamUsage::Nowhere));
+        assert_eq!(delivery(json!({"include_usage": true})), Delivery::Stream(StreamUsage::LastChunk));
         let each = json!({"include_usage": true, "continuous_usage_stats": true});
         assert_eq!(delivery(each), Delivery::Stream(StreamUsage::EveryChunk));
-        assert_eq!(
-            call(&json!({"model": "m", "stream_options": {"include_usage": true}})).delivery(),
-            Delivery::Whole
-        );
+        assert_eq!(call(&json!({"model": "m", "stream_options": {"include_usage": true}})).delivery(), Delivery::Whole);
     }
 
     #[test]
     fn the_newer_name_of_max_tokens_wins() {
-        assert_eq!(
-            call(&json!({"model": "m", "max_tokens": 1, "max_completion_tokens": 2})).max_tokens(),
-            Some(2)
-        );
-        assert_eq!(
-            call(&json!({"model": "m", "max_tokens": 1})).max_tokens(),
-            Some(1)
-        );
+        assert_eq!(call(&json!({"model": "m", "max_tokens": 1, "max_completion_tokens": 2})).max_tokens(), Some(2));
+        assert_eq!(call(&json!({"model": "m", "max_tokens": 1})).max_tokens(), Some(1));
     }
 
     #[test]
     fn unknown_fields_are_accepted() {
-        assert_eq!(
-            call(&json!({"model": "m", "top_k": 3, "n": 2}))
-                .choices()
-                .unwrap(),
-            2
-        );
+        assert_eq!(call(&json!({"model": "m", "top_k": 3, "n": 2})).choices().unwrap(), 2);
     }
 }

@@ -33,21 +33,13 @@ impl ApiError {
     /// 401.
     pub(crate) fn unknown_key() -> Self {
         let message = "the API key is missing or is not the right one";
-        Self {
-            status: StatusCode::UNAUTHORIZED,
-            code: Some("invalid_api_key"),
-            ..Self::malformed(message)
-        }
+        Self { status: StatusCode::UNAUTHORIZED, code: Some("invalid_api_key"), ..Self::malformed(message) }
     }
 
     /// 404.
     pub(crate) fn unknown_model(model: &str) -> Self {
         let message = format!("the model `{model}` does not exist");
-        Self {
-            status: StatusCode::NOT_FOUND,
-            code: Some("model_not_found"),
-            ..Self::malformed(message).about("model")
-        }
+        Self { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..Self::malformed(message).about("model") }
     }
 
     /// 404.
@@ -60,28 +52,19 @@ impl ApiError {
 
     /// The error that a fault asks for.
     pub(crate) fn refused(refusal: &Refusal) -> Self {
-        let status =
-            StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
         let message = format!("a fault on request: {status}");
-        Self {
-            status,
-            retry_after: refusal.retry_after,
-            kind,
-            ..Self::malformed(message)
-        }
+        Self { status, retry_after: refusal.retry_after, kind, ..Self::malformed(message) }
     }
 
     /// Names the field that is wrong.
     pub(crate) fn about(self, param: &'static str) -> Self {
-        Self {
-            param: Some(param),
-            ..self
-        }
+        Self { param: Some(param), ..self }
     }
 
     pub(crate) fn body(&self) -> Value {

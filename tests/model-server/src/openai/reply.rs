@@ -56,33 +56,18 @@ pub(crate) struct Envelope {
 impl Envelope {
     /// An envelope for an answer that is made now, with an id made from the exchange's number.
     pub(crate) fn new(number: u64, model: String, usage: UsageReport) -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            id: format!("{number:032x}"),
-            created: since_epoch.as_secs(),
-            model,
-            usage,
-        }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { id: format!("{number:032x}"), created: since_epoch.as_secs(), model, usage }
     }
 
     /// The embeddings of some inputs.
     pub(crate) fn embeddings(&self, vectors: &[Vec<f32>], usage: Usage) -> Value {
         let data = vectors.iter().enumerate();
-        let data = data.map(
-            |(index, vector)| json!({"index": index, "object": "embedding", "embedding": vector}),
-        );
+        let data = data.map(|(index, vector)| json!({"index": index, "object": "embedding", "embedding": vector}));
         self.with_usage(self.wrap("embd", "list", "data", data.collect()), usage)
     }
 
-    fn wrap(
-        &self,
-        id_prefix: &str,
-        object: &str,
-        list: &str,
-        items: Vec<Value>,
-    ) -> Map<String, Value> {
+    fn wrap(&self, id_prefix: &str, object: &str, list: &str, items: Vec<Value>) -> Map<String, Value> {
         let mut body = Map::new();
         body.insert("id".to_owned(), json!(format!("{id_prefix}-{}", self.id)));
         body.insert("object".to_owned(), json!(object));
@@ -115,27 +100,13 @@ pub(crate) struct Reply {
 impl Reply {
     /// An answer in one piece.
     pub(crate) fn whole(&self, texts: &[String], reason: FinishReason, usage: Usage) -> Value {
-        let choices = texts
-            .iter()
-            .enumerate()
-            .map(|(index, text)| match self.form {
-                Form::Chat => choice(
-                    index,
-                    "message",
-                    json!({"role": "assistant", "content": text}),
-                    Some(reason),
-                ),
-                Form::Completion => choice(index, "text", json!(text), Some(reason)),
-            });
+        let choices = texts.iter().enumerate().map(|(index, text)| match self.form {
+            Form::Chat => choice(index, "message", json!({"role": "assistant", "content": text}), Some(reason)),
+            Form::Completion => choice(index, "text", json!(text), Some(reason)),
+        });
         let body = match self.form {
-            Form::Chat => {
-                self.envelope
-                    .wrap("chatcmpl", "chat.completion", "choices", choices.collect())
-            }
-            Form::Completion => {
-                self.envelope
-                    .wrap("cmpl", "text_completion", "choices", choices.collect())
-            }
+            Form::Chat => self.envelope.wrap("chatcmpl", "chat.completion", "choices", choices.collect()),
+            Form::Completion => self.envelope.wrap("cmpl", "text_completion", "choices", choices.collect()),
         };
         self.envelope.with_usage(body, usage)
     }
@@ -182,13 +153,8 @@ impl Reply {
 
     fn chunk(&self, choices: Vec<Value>) -> Chunk {
         Chunk(match self.form {
-            Form::Chat => {
-                self.envelope
-                    .wrap("chatcmpl", "chat.completion.chunk", "choices", choices)
-            }
-            Form::Completion => self
-                .envelope
-                .wrap("cmpl", "text_completion", "choices", choices),
+            Form::Chat => self.envelope.wrap("chatcmpl", "chat.completion.chunk", "choices", choices),
+            Form::Completion => self.envelope.wrap("cmpl", "text_completion", "choices", choices),
         })
     }
 }

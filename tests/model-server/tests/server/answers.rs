@@ -20,13 +20,7 @@ async fn a_chat_is_answered_in_openais_form() {
     let mut answer: Value = response.json().await.unwrap();
     let text = answer["choices"][0]["message"]["content"].take();
     assert_eq!(text.as_str().unwrap().split(' ').count(), 16);
-    assert!(
-        answer["id"]
-            .take()
-            .as_str()
-            .unwrap()
-            .starts_with("chatcmpl-")
-    );
+    assert!(answer["id"].take().as_str().unwrap().starts_with("chatcmpl-"));
     assert!(answer["created"].take().as_u64().unwrap() > 1_700_000_000);
     assert_eq!(
         answer,
@@ -55,19 +49,10 @@ async fn a_chats_stream_is_a_role_a_token_each_and_an_end_without_usage() {
         choice(&events[0]),
         json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null})
     );
-    assert_eq!(
-        choice(&events[17]),
-        json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"})
-    );
+    assert_eq!(choice(&events[17]), json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"}));
     for event in &events {
-        assert_eq!(
-            (&event["object"], &event["model"]),
-            (&json!("chat.completion.chunk"), &json!("m"))
-        );
-        assert_eq!(
-            (&event["id"], &event["created"]),
-            (&events[0]["id"], &events[0]["created"])
-        );
+        assert_eq!((&event["object"], &event["model"]), (&json!("chat.completion.chunk"), &json!("m")));
+        assert_eq!((&event["id"], &event["created"]), (&events[0]["id"], &events[0]["created"]));
     }
 }
 
@@ -76,18 +61,14 @@ async fn a_stream_spells_the_same_text_as_the_whole_answer() {
     let server = start().await;
     let whole = json_of(chat(&server, &json!({}))).await;
     let events = events_of(chat(&server, &json!({"stream": true}))).await;
-    let spelt: String = events
-        .iter()
-        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
-        .collect();
+    let spelt: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
     assert_eq!(whole["choices"][0]["message"]["content"], spelt);
 }
 
 #[tokio::test]
 async fn usage_that_is_asked_for_comes_in_a_chunk_of_its_own_and_is_null_in_the_others() {
     let server = start().await;
-    let options =
-        json!({"stream": true, "stream_options": {"include_usage": true}, "max_tokens": 3});
+    let options = json!({"stream": true, "stream_options": {"include_usage": true}, "max_tokens": 3});
     let events = events_of(chat(&server, &options)).await;
     let (last, others) = events.split_last().unwrap();
     assert_eq!(last["choices"], json!([]));
@@ -99,11 +80,7 @@ async fn usage_that_is_asked_for_comes_in_a_chunk_of_its_own_and_is_null_in_the_
         })
     );
     assert_eq!(others.len(), 1 + 3 + 1);
-    assert!(
-        others
-            .iter()
-            .all(|event| event.get("usage") == Some(&Value::Null))
-    );
+    assert!(others.iter().all(|event| event.get("usage") == Some(&Value::Null)));
 }
 
 #[tokio::test]
@@ -112,10 +89,7 @@ async fn continuous_usage_grows_with_every_chunk() {
     let stream_options = json!({"include_usage": true, "continuous_usage_stats": true});
     let options = json!({"stream": true, "stream_options": stream_options, "max_tokens": 2});
     let events = events_of(chat(&server, &options)).await;
-    let totals: Vec<_> = events
-        .iter()
-        .map(|event| event["usage"]["completion_tokens"].as_u64().unwrap())
-        .collect();
+    let totals: Vec<_> = events.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
     assert_eq!(totals, [0, 1, 2, 2, 2]);
 }
 
@@ -134,14 +108,8 @@ async fn the_answers_length_is_the_headers_cut_by_the_bodys_or_exactly_the_bodys
             request = request.header(ANSWER_TOKENS_HEADER, header);
         }
         let answer = json_of(request).await;
-        assert_eq!(
-            answer["usage"]["completion_tokens"], tokens,
-            "{header:?} {body}"
-        );
-        assert_eq!(
-            answer["choices"][0]["finish_reason"], reason,
-            "{header:?} {body}"
-        );
+        assert_eq!(answer["usage"]["completion_tokens"], tokens, "{header:?} {body}");
+        assert_eq!(answer["choices"][0]["finish_reason"], reason, "{header:?} {body}");
         let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
         assert_eq!(text.split(' ').count(), tokens, "{header:?} {body}");
     }
@@ -155,19 +123,10 @@ async fn n_gives_so_many_different_answers_and_all_of_them_count() {
     assert_eq!(choices.len(), 2);
     assert_ne!(choices[0]["message"], choices[1]["message"]);
     assert_eq!(answer["usage"]["completion_tokens"], 16);
-    let events = events_of(chat(
-        &server,
-        &json!({"n": 2, "max_tokens": 8, "stream": true}),
-    ))
-    .await;
+    let events = events_of(chat(&server, &json!({"n": 2, "max_tokens": 8, "stream": true}))).await;
     for (index, choice) in choices.iter().enumerate() {
-        let of_choice = events
-            .iter()
-            .map(|event| &event["choices"][0])
-            .filter(|choice| choice["index"] == index);
-        let spelt: String = of_choice
-            .filter_map(|choice| choice["delta"]["content"].as_str())
-            .collect();
+        let of_choice = events.iter().map(|event| &event["choices"][0]).filter(|choice| choice["index"] == index);
+        let spelt: String = of_choice.filter_map(|choice| choice["delta"]["content"].as_str()).collect();
         assert_eq!(choice["message"]["content"], spelt);
     }
 }
@@ -184,18 +143,10 @@ async fn completions_take_texts_and_tokens_one_or_many() {
         let body = json!({"model": "m", "prompt": prompt, "max_tokens": 4});
         let answer = json_of(post(&server, "/v1/completions", &body)).await;
         assert_eq!(answer["object"], "text_completion");
-        assert_eq!(
-            answer["choices"].as_array().unwrap().len(),
-            choices,
-            "{prompt}"
-        );
+        assert_eq!(answer["choices"].as_array().unwrap().len(), choices, "{prompt}");
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
         assert_eq!(answer["usage"]["prompt_tokens"], prompt_tokens, "{prompt}");
-        assert_eq!(
-            answer["usage"]["completion_tokens"],
-            4 * choices,
-            "{prompt}"
-        );
+        assert_eq!(answer["usage"]["completion_tokens"], 4 * choices, "{prompt}");
     }
 }
 
@@ -204,16 +155,9 @@ async fn a_completions_stream_has_a_text_each_and_no_role() {
     let server = start().await;
     let body = json!({"model": "m", "prompt": "Once", "stream": true, "max_tokens": 2});
     let events = events_of(post(&server, "/v1/completions", &body)).await;
-    let reasons: Vec<_> = events
-        .iter()
-        .map(|event| event["choices"][0]["finish_reason"].clone())
-        .collect();
+    let reasons: Vec<_> = events.iter().map(|event| event["choices"][0]["finish_reason"].clone()).collect();
     assert_eq!(reasons, [json!(null), json!(null), json!("length")]);
-    assert!(
-        events
-            .iter()
-            .all(|event| event["choices"][0]["text"].is_string())
-    );
+    assert!(events.iter().all(|event| event["choices"][0]["text"].is_string()));
 }
 
 #[tokio::test]
@@ -221,30 +165,15 @@ async fn embeddings_are_a_vector_for_each_input() {
     let server = start().await;
     let body = json!({"model": "m", "input": ["one", "two"]});
     let answer = json_of(post(&server, "/v1/embeddings", &body)).await;
-    assert_eq!(
-        (&answer["object"], &answer["data"][1]["index"]),
-        (&json!("list"), &json!(1))
-    );
+    assert_eq!((&answer["object"], &answer["data"][1]["index"]), (&json!("list"), &json!(1)));
     assert_eq!(answer["data"][0]["embedding"].as_array().unwrap().len(), 8);
-    assert_ne!(
-        answer["data"][0]["embedding"],
-        answer["data"][1]["embedding"]
-    );
-    assert_eq!(
-        (
-            &answer["usage"]["prompt_tokens"],
-            &answer["usage"]["total_tokens"]
-        ),
-        (&json!(2), &json!(2))
-    );
+    assert_ne!(answer["data"][0]["embedding"], answer["data"][1]["embedding"]);
+    assert_eq!((&answer["usage"]["prompt_tokens"], &answer["usage"]["total_tokens"]), (&json!(2), &json!(2)));
 }
 
 #[tokio::test]
 async fn a_continued_conversation_finds_its_prompt_and_its_answer_in_the_cache() {
-    let config = Config {
-        block_tokens: NonZeroUsize::MIN,
-        ..Config::default()
-    };
+    let config = Config { block_tokens: NonZeroUsize::MIN, ..Config::default() };
     let server = ModelServer::start(config).await.unwrap();
     let mut messages = vec![json!({"role": "user", "content": "How are you?"})];
     let first = json_of(chat(&server, &json!({"messages": messages}))).await;
@@ -258,27 +187,12 @@ async fn a_continued_conversation_finds_its_prompt_and_its_answer_in_the_cache()
 
 #[tokio::test]
 async fn the_models_served_are_listed_and_no_other_is_answered_for() {
-    let config = Config {
-        models: vec!["a".to_owned(), "b".to_owned()],
-        ..Config::default()
-    };
+    let config = Config { models: vec!["a".to_owned(), "b".to_owned()], ..Config::default() };
     let server = ModelServer::start(config).await.unwrap();
     let list = json_of(Client::new().get(format!("{}/v1/models", server.url()))).await;
-    let ids: Vec<_> = list["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|model| model["id"].as_str().unwrap())
-        .collect();
+    let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["a", "b"]);
-    assert_eq!(
-        chat(&server, &json!({"model": "b"}))
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
+    assert_eq!(chat(&server, &json!({"model": "b"})).send().await.unwrap().status(), 200);
     let response = chat(&server, &json!({"model": "c"})).send().await.unwrap();
     assert_eq!(response.status(), 404);
     assert_eq!(
@@ -298,29 +212,10 @@ async fn a_wrong_request_is_refused_in_openais_form() {
     let client = Client::new();
     for (request, status, param) in [
         (client.post(&chats).body("{"), 400, json!(null)),
-        (
-            client.post(&chats).json(&json!({"messages": []})),
-            400,
-            json!(null),
-        ),
-        (
-            client.post(&chats).json(&json!({"model": "m"})),
-            400,
-            json!("messages"),
-        ),
-        (
-            client.post(&chats).json(&chat_body(&json!({"n": 0}))),
-            400,
-            json!("n"),
-        ),
-        (
-            client
-                .post(&chats)
-                .json(&chat_body(&json!({})))
-                .header(ANSWER_TOKENS_HEADER, "many"),
-            400,
-            json!(null),
-        ),
+        (client.post(&chats).json(&json!({"messages": []})), 400, json!(null)),
+        (client.post(&chats).json(&json!({"model": "m"})), 400, json!("messages")),
+        (client.post(&chats).json(&chat_body(&json!({"n": 0}))), 400, json!("n")),
+        (client.post(&chats).json(&chat_body(&json!({}))).header(ANSWER_TOKENS_HEADER, "many"), 400, json!(null)),
         (client.get(&chats), 404, json!(null)),
         (client.post(url("/v1/nothing")), 404, json!(null)),
         (client.post(url("/sim/requests")), 404, json!(null)),
@@ -336,37 +231,11 @@ async fn a_wrong_request_is_refused_in_openais_form() {
 
 #[tokio::test]
 async fn a_server_with_a_key_wants_it_and_only_for_the_models() {
-    let config = Config {
-        api_key: Some("secret".to_owned()),
-        ..Config::default()
-    };
+    let config = Config { api_key: Some("secret".to_owned()), ..Config::default() };
     let server = ModelServer::start(config).await.unwrap();
-    assert_eq!(
-        chat(&server, &json!({})).send().await.unwrap().status(),
-        401
-    );
-    assert_eq!(
-        chat(&server, &json!({}))
-            .bearer_auth("other")
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        401
-    );
-    assert_eq!(
-        chat(&server, &json!({}))
-            .bearer_auth("secret")
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
-    let health = Client::new()
-        .get(format!("{}/health", server.url()))
-        .send()
-        .await
-        .unwrap();
+    assert_eq!(chat(&server, &json!({})).send().await.unwrap().status(), 401);
+    assert_eq!(chat(&server, &json!({})).bearer_auth("other").send().await.unwrap().status(), 401);
+    assert_eq!(chat(&server, &json!({})).bearer_auth("secret").send().await.unwrap().status(), 200);
+    let health = Client::new().get(format!("{}/health", server.url())).send().await.unwrap();
     assert_eq!(health.status(), 200);
 }

@@ -12,16 +12,7 @@ use crate::client::json_of;
 #[tokio::test]
 async fn it_says_where_it_listens_and_ends_cleanly_when_terminated() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_attache-model-server"))
-        .args([
-            "--listen",
-            "127.0.0.1:0",
-            "--model",
-            "a",
-            "--model",
-            "b",
-            "--time-per-output-token-ms",
-            "0.5",
-        ])
+        .args(["--listen", "127.0.0.1:0", "--model", "a", "--model", "b", "--time-per-output-token-ms", "0.5"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -32,10 +23,7 @@ async fn it_says_where_it_listens_and_ends_cleanly_when_terminated() {
     let models = json_of(Client::new().get(format!("{url}/v1/models"))).await;
     assert_eq!(models["data"][1]["id"], "b");
 
-    let killed = Command::new("kill")
-        .args(["-TERM", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     assert!(child.wait().unwrap().success());
     let mut rest = String::new();

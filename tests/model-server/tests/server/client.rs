@@ -20,9 +20,7 @@ pub(crate) async fn start() -> ModelServer {
 }
 
 pub(crate) fn post(server: &ModelServer, path: &str, body: &Value) -> RequestBuilder {
-    Client::new()
-        .post(format!("{}{path}", server.url()))
-        .json(body)
+    Client::new().post(format!("{}{path}", server.url())).json(body)
 }
 
 /// A chat of one question.
@@ -50,17 +48,13 @@ pub(crate) async fn text_of(request: RequestBuilder) -> String {
 /// The events of a stream that is framed in the usual way, the last of which must be `[DONE]`.
 pub(crate) async fn events_of(request: RequestBuilder) -> Vec<Value> {
     let text = text_of(request).await;
-    let text = text
-        .strip_suffix("data: [DONE]\n\n")
-        .expect("the stream ends with [DONE]");
+    let text = text.strip_suffix("data: [DONE]\n\n").expect("the stream ends with [DONE]");
     events(text)
 }
 
 pub(crate) fn events(text: &str) -> Vec<Value> {
     let events = text.split_terminator("\n\n");
-    events
-        .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
-        .collect()
+    events.map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
 }
 
 pub(crate) fn gunzip(bytes: &[u8]) -> String {
@@ -74,9 +68,8 @@ pub(crate) async fn send_raw(server: &ModelServer, headers: &str, body: &Value) 
     let body = body.to_string();
     let mut stream = TcpStream::connect(server.addr()).await.unwrap();
     let length = body.len();
-    let request = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
-    );
+    let request =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: {length}\r\n{headers}\r\n{body}");
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
@@ -95,7 +88,5 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(Duration::from_secs(20), wait)
-        .await
-        .unwrap_or_else(|_| panic!("never: {what}"));
+    timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("never: {what}"));
 }

@@ -7,9 +7,7 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::client::{
-    chat, chat_body, events, events_of, gunzip, json_of, read_raw, send_raw, start, text_of,
-};
+use crate::client::{chat, chat_body, events, events_of, gunzip, json_of, read_raw, send_raw, start, text_of};
 
 fn streamed() -> Value {
     json!({"stream": true, "stream_options": {"include_usage": true}, "max_tokens": 3})
@@ -21,35 +19,15 @@ async fn a_status_is_an_error_in_openais_form_with_its_retry_after() {
     for (fault, status, kind, retry_after) in [
         ("status=500", 500, "server_error", None),
         ("status=503,retry-after=7", 503, "server_error", Some("7")),
-        (
-            "status=429,retry-after=1",
-            429,
-            "rate_limit_error",
-            Some("1"),
-        ),
+        ("status=429,retry-after=1", 429, "rate_limit_error", Some("1")),
     ] {
-        let response = chat(&server, &json!({}))
-            .header(FAULT_HEADER, fault)
-            .send()
-            .await
-            .unwrap();
+        let response = chat(&server, &json!({})).header(FAULT_HEADER, fault).send().await.unwrap();
         assert_eq!(response.status(), status);
-        let header = response
-            .headers()
-            .get("retry-after")
-            .map(|value| value.to_str().unwrap().to_owned());
+        let header = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
         assert_eq!(header.as_deref(), retry_after);
-        assert_eq!(
-            response.json::<Value>().await.unwrap()["error"]["type"],
-            kind
-        );
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["type"], kind);
     }
-    assert!(
-        server
-            .requests()
-            .iter()
-            .all(|record| record.finished == Finished::Complete)
-    );
+    assert!(server.requests().iter().all(|record| record.finished == Finished::Complete));
 }
 
 #[tokio::test]
@@ -74,30 +52,16 @@ async fn a_reset_in_a_stream_comes_after_exactly_so_many_events() {
         assert_eq!(text.matches("data: ").count(), events);
         assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
-    assert!(
-        server
-            .requests()
-            .iter()
-            .all(|record| record.finished == Finished::Aborted)
-    );
+    assert!(server.requests().iter().all(|record| record.finished == Finished::Aborted));
 }
 
 #[tokio::test]
 async fn a_json_answer_is_reset_half_way() {
     let server = start().await;
-    let mut stream = send_raw(
-        &server,
-        "x-sim-fault: reset-after=0\r\n",
-        &chat_body(&json!({})),
-    )
-    .await;
+    let mut stream = send_raw(&server, "x-sim-fault: reset-after=0\r\n", &chat_body(&json!({}))).await;
     let (bytes, end) = read_raw(&mut stream).await;
     let text = String::from_utf8(bytes).unwrap();
-    assert!(
-        text.contains("content-length: ")
-            && text.contains("chat.completion")
-            && !text.ends_with('}')
-    );
+    assert!(text.contains("content-length: ") && text.contains("chat.completion") && !text.ends_with('}'));
     assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!(server.requests()[0].finished, Finished::Aborted);
 }
@@ -126,10 +90,7 @@ async fn a_hanging_server_answers_late_and_as_usual() {
     let start = Instant::now();
     let late = json_of(chat(&server, &json!({})).header(FAULT_HEADER, "hang=60")).await;
     assert!(start.elapsed() >= Duration::from_millis(60));
-    assert_eq!(
-        late["choices"],
-        json_of(chat(&server, &json!({}))).await["choices"]
-    );
+    assert_eq!(late["choices"], json_of(chat(&server, &json!({}))).await["choices"]);
 }
 
 #[tokio::test]
@@ -148,24 +109,12 @@ async fn a_stream_may_end_without_done_or_without_usage() {
     assert_eq!(last["usage"]["completion_tokens"], 3);
 
     let events = events_of(chat(&server, &streamed()).header(FAULT_HEADER, "no-usage")).await;
-    assert!(
-        events
-            .iter()
-            .all(|event| event["usage"].is_null() && event["choices"] != json!([]))
-    );
+    assert!(events.iter().all(|event| event["usage"].is_null() && event["choices"] != json!([])));
 
     let events = events_of(chat(&server, &streamed()).header(FAULT_HEADER, "null-usage")).await;
     let last = events.last().unwrap();
-    assert_eq!(
-        (last.get("usage"), &last["choices"]),
-        (Some(&Value::Null), &json!([]))
-    );
-    assert!(
-        server
-            .requests()
-            .iter()
-            .all(|record| record.finished == Finished::Complete)
-    );
+    assert_eq!((last.get("usage"), &last["choices"]), (Some(&Value::Null), &json!([])));
+    assert!(server.requests().iter().all(|record| record.finished == Finished::Complete));
 }
 
 #[tokio::test]
@@ -181,28 +130,15 @@ async fn a_json_answer_may_have_no_usage_or_null() {
 async fn gzip_comes_unasked_and_is_the_same_answer() {
     let server = start().await;
     let plain = events_of(chat(&server, &streamed())).await;
-    let response = chat(&server, &streamed())
-        .header(FAULT_HEADER, "gzip")
-        .send()
-        .await
-        .unwrap();
+    let response = chat(&server, &streamed()).header(FAULT_HEADER, "gzip").send().await.unwrap();
     assert_eq!(response.headers()["content-encoding"], "gzip");
     let text = gunzip(&response.bytes().await.unwrap());
     let unzipped = events(text.strip_suffix("data: [DONE]\n\n").unwrap());
-    let choices = |events: &[Value]| {
-        events
-            .iter()
-            .map(|event| event["choices"].clone())
-            .collect::<Vec<_>>()
-    };
+    let choices = |events: &[Value]| events.iter().map(|event| event["choices"].clone()).collect::<Vec<_>>();
     assert_eq!(choices(&unzipped), choices(&plain));
 
     let plain = json_of(chat(&server, &json!({}))).await;
-    let response = chat(&server, &json!({}))
-        .header(FAULT_HEADER, "gzip")
-        .send()
-        .await
-        .unwrap();
+    let response = chat(&server, &json!({})).header(FAULT_HEADER, "gzip").send().await.unwrap();
     let unzipped: Value = serde_json::from_str(&gunzip(&response.bytes().await.unwrap())).unwrap();
     assert_eq!(unzipped["choices"], plain["choices"]);
 }
@@ -212,15 +148,9 @@ async fn a_big_event_has_its_bytes_in_one_event_and_a_big_answer_has_them_too() 
     let server = start().await;
     let events = events_of(chat(&server, &streamed()).header(FAULT_HEADER, "big=2000000")).await;
     let lengths: Vec<_> = events.iter().map(|event| event.to_string().len()).collect();
-    assert!(
-        lengths[0] > 2_000_000 && lengths[1..].iter().all(|length| *length < 1_000),
-        "{lengths:?}"
-    );
+    assert!(lengths[0] > 2_000_000 && lengths[1..].iter().all(|length| *length < 1_000), "{lengths:?}");
     let answer = json_of(chat(&server, &json!({})).header(FAULT_HEADER, "big=2000000")).await;
-    assert_eq!(
-        answer["choices"][0]["padding"].as_str().unwrap().len(),
-        2_000_000
-    );
+    assert_eq!(answer["choices"][0]["padding"].as_str().unwrap().len(), 2_000_000);
 }
 
 #[tokio::test]
@@ -232,28 +162,17 @@ async fn split_events_come_in_pieces_of_their_own() {
     end.unwrap();
     let text = String::from_utf8(bytes).unwrap();
     let (_, chunks) = text.split_once("\r\n\r\n").unwrap();
-    let sizes: Vec<_> = chunks
-        .split("\r\n")
-        .step_by(2)
-        .map(|size| usize::from_str_radix(size, 16).unwrap_or(0))
-        .collect();
-    assert!(
-        sizes.len() > 100 && sizes.iter().all(|size| *size <= 7),
-        "{sizes:?}"
-    );
+    let sizes: Vec<_> =
+        chunks.split("\r\n").step_by(2).map(|size| usize::from_str_radix(size, 16).unwrap_or(0)).collect();
+    assert!(sizes.len() > 100 && sizes.iter().all(|size| *size <= 7), "{sizes:?}");
 }
 
 #[tokio::test]
 async fn an_armed_fault_takes_the_next_exchanges_and_a_header_comes_before_it() {
     let server = start().await;
     let url = format!("{}/sim/fault", server.url());
-    let arming = Client::new()
-        .put(&url)
-        .json(&json!({"fault": "status=503", "requests": 2}));
-    assert_eq!(
-        arming.send().await.unwrap().status(),
-        StatusCode::NO_CONTENT
-    );
+    let arming = Client::new().put(&url).json(&json!({"fault": "status=503", "requests": 2}));
+    assert_eq!(arming.send().await.unwrap().status(), StatusCode::NO_CONTENT);
     let status = async |header: &str| {
         let mut request = chat(&server, &json!({}));
         if !header.is_empty() {
@@ -262,21 +181,13 @@ async fn an_armed_fault_takes_the_next_exchanges_and_a_header_comes_before_it() 
         request.send().await.unwrap().status().as_u16()
     };
     assert_eq!(
-        [
-            status("").await,
-            status("status=500").await,
-            status("").await,
-            status("").await
-        ],
+        [status("").await, status("status=500").await, status("").await, status("").await],
         [503, 500, 503, 200]
     );
 
     server.arm("status=502".parse().unwrap(), FaultSpan::UntilCleared);
     assert_eq!([status("").await, status("").await], [502, 502]);
-    assert_eq!(
-        Client::new().delete(&url).send().await.unwrap().status(),
-        StatusCode::NO_CONTENT
-    );
+    assert_eq!(Client::new().delete(&url).send().await.unwrap().status(), StatusCode::NO_CONTENT);
     assert_eq!(status("").await, 200);
 
     server.arm("status=502".parse().unwrap(), FaultSpan::UntilCleared);
@@ -287,32 +198,12 @@ async fn an_armed_fault_takes_the_next_exchanges_and_a_header_comes_before_it() 
 #[tokio::test]
 async fn a_fault_that_cannot_be_read_is_refused() {
     let server = start().await;
-    let response = chat(&server, &json!({}))
-        .header(FAULT_HEADER, "explode")
-        .send()
-        .await
-        .unwrap();
+    let response = chat(&server, &json!({})).header(FAULT_HEADER, "explode").send().await.unwrap();
     assert_eq!(response.status(), 400);
     assert!(response.text().await.unwrap().contains("`explode`"));
     let url = format!("{}/sim/fault", server.url());
-    for body in [
-        json!({"fault": "explode"}),
-        json!({"fault": "gzip", "request": 1}),
-        json!({}),
-    ] {
-        assert_eq!(
-            Client::new()
-                .put(&url)
-                .json(&body)
-                .send()
-                .await
-                .unwrap()
-                .status(),
-            400
-        );
+    for body in [json!({"fault": "explode"}), json!({"fault": "gzip", "request": 1}), json!({})] {
+        assert_eq!(Client::new().put(&url).json(&body).send().await.unwrap().status(), 400);
     }
-    assert_eq!(
-        chat(&server, &json!({})).send().await.unwrap().status(),
-        200
-    );
+    assert_eq!(chat(&server, &json!({})).send().await.unwrap().status(), 200);
 }

@@ -13,22 +13,14 @@ use tokio::{
 
 use crate::client::{chat, chat_body, json_of, post, send_raw, start, text_of, until};
 
-const IDLE: Load = Load {
-    waiting: 0,
-    running: 0,
-};
+const IDLE: Load = Load { waiting: 0, running: 0 };
 
 #[tokio::test]
 async fn a_request_is_recorded_as_received() {
     let server = start().await;
     let body = r#"{ "model" : "m", "prompt":"Once\u0020upon", "max_tokens": 3 }"#;
     let request = Client::new().post(format!("{}/v1/completions?a=b", server.url()));
-    request
-        .header("X-Team", "red")
-        .body(body)
-        .send()
-        .await
-        .unwrap();
+    request.header("X-Team", "red").body(body).send().await.unwrap();
     let records = json_of(Client::new().get(format!("{}/sim/requests", server.url()))).await;
     let record = &records[0];
     for (field, value) in [
@@ -54,10 +46,7 @@ async fn records_are_forgotten_on_request_and_their_number_is_not() {
     let server = start().await;
     chat(&server, &json!({})).send().await.unwrap();
     let url = format!("{}/sim/requests", server.url());
-    assert_eq!(
-        Client::new().delete(&url).send().await.unwrap().status(),
-        204
-    );
+    assert_eq!(Client::new().delete(&url).send().await.unwrap().status(), 204);
     assert_eq!(json_of(Client::new().get(&url)).await, json!([]));
     chat(&server, &json!({})).send().await.unwrap();
     server.forget_requests();
@@ -77,11 +66,7 @@ async fn every_one_of_many_requests_at_once_is_counted_and_the_metrics_add_up() 
     join_all(requests).await;
     let records = server.requests();
     assert_eq!((server.requests_total(), records.len()), (200, 200));
-    assert!(
-        records
-            .iter()
-            .all(|record| record.finished == Finished::Complete && record.prompt_tokens == 32)
-    );
+    assert!(records.iter().all(|record| record.finished == Finished::Complete && record.prompt_tokens == 32));
     let cached_tokens: u64 = records.iter().map(|record| record.cached_tokens).sum();
     // All begin with the same 16 tokens, which only the first has to compute.
     assert_eq!(cached_tokens, 199 * 16);
@@ -99,10 +84,7 @@ async fn every_one_of_many_requests_at_once_is_counted_and_the_metrics_add_up() 
         format!("vllm:num_requests_waiting{labels} 0"),
         format!("vllm:kv_cache_usage_perc{labels} 0"),
     ] {
-        assert!(
-            page.lines().any(|found| found == line),
-            "{line} is not in:\n{page}"
-        );
+        assert!(page.lines().any(|found| found == line), "{line} is not in:\n{page}");
     }
 }
 
@@ -115,21 +97,9 @@ async fn a_client_who_leaves_a_stream_is_noticed() {
     while !seen.ends_with(b"}\n\n\r\n") {
         stream.read_buf(&mut seen).await.unwrap();
     }
-    assert_eq!(
-        (server.load(), server.requests()[0].finished),
-        (
-            Load {
-                waiting: 0,
-                running: 1
-            },
-            Finished::Running
-        )
-    );
+    assert_eq!((server.load(), server.requests()[0].finished), (Load { waiting: 0, running: 1 }, Finished::Running));
     drop(stream);
-    until("the request is aborted", || {
-        server.requests()[0].finished == Finished::Aborted
-    })
-    .await;
+    until("the request is aborted", || server.requests()[0].finished == Finished::Aborted).await;
     until("the engine is idle", || server.load() == IDLE).await;
     let tokens = server.requests()[0].completion_tokens;
     assert!((1..1_000_000).contains(&tokens), "{tokens}");
@@ -137,47 +107,17 @@ async fn a_client_who_leaves_a_stream_is_noticed() {
 
 #[tokio::test]
 async fn clients_who_leave_the_prefill_and_its_queue_are_noticed() {
-    let config = Config {
-        prefill_tokens_per_second: NonZeroU64::MIN,
-        ..Config::default()
-    };
+    let config = Config { prefill_tokens_per_second: NonZeroU64::MIN, ..Config::default() };
     let server = ModelServer::start(config).await.unwrap();
     let first = send_raw(&server, "", &chat_body(&json!({}))).await;
-    until("the first is in prefill", || {
-        server.load()
-            == Load {
-                waiting: 0,
-                running: 1,
-            }
-    })
-    .await;
+    until("the first is in prefill", || server.load() == Load { waiting: 0, running: 1 }).await;
     let second = send_raw(&server, "", &chat_body(&json!({"stream": true}))).await;
-    until("the second waits", || {
-        server.load()
-            == Load {
-                waiting: 1,
-                running: 1,
-            }
-    })
-    .await;
+    until("the second waits", || server.load() == Load { waiting: 1, running: 1 }).await;
     drop(second);
-    until("the second has left", || {
-        server.load()
-            == Load {
-                waiting: 0,
-                running: 1,
-            }
-    })
-    .await;
+    until("the second has left", || server.load() == Load { waiting: 0, running: 1 }).await;
     drop(first);
     until("the first has left", || server.load() == IDLE).await;
-    until("both are aborted", || {
-        server
-            .requests()
-            .iter()
-            .all(|record| record.finished == Finished::Aborted)
-    })
-    .await;
+    until("both are aborted", || server.requests().iter().all(|record| record.finished == Finished::Aborted)).await;
     assert_eq!(server.requests_total(), 2);
 }
 
@@ -185,39 +125,22 @@ async fn clients_who_leave_the_prefill_and_its_queue_are_noticed() {
 async fn a_client_who_leaves_while_sending_is_noticed() {
     let server = start().await;
     let mut stream = TcpStream::connect(server.addr()).await.unwrap();
-    stream
-        .write_all(b"POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: 100\r\n\r\n{")
-        .await
-        .unwrap();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: 100\r\n\r\n{").await.unwrap();
     until("the request is seen", || server.requests_total() == 1).await;
     drop(stream);
-    until("the request is aborted", || {
-        server.requests()[0].finished == Finished::Aborted
-    })
-    .await;
+    until("the request is aborted", || server.requests()[0].finished == Finished::Aborted).await;
 }
 
 #[tokio::test]
 async fn a_server_that_is_shut_down_cuts_its_streams_and_refuses_connections() {
-    let config = Config {
-        time_per_output_token: Duration::from_secs(3_600),
-        ..Config::default()
-    };
+    let config = Config { time_per_output_token: Duration::from_secs(3_600), ..Config::default() };
     let server = ModelServer::start(config).await.unwrap();
-    let response = chat(&server, &json!({"stream": true}))
-        .send()
-        .await
-        .unwrap();
+    let response = chat(&server, &json!({"stream": true})).send().await.unwrap();
     let addr = server.addr();
     server.shutdown().await;
     assert!(response.text().await.is_err());
     assert!(TcpStream::connect(addr).await.is_err());
-    let again = ModelServer::start(Config {
-        listen: addr.to_string(),
-        ..Config::default()
-    })
-    .await
-    .unwrap();
+    let again = ModelServer::start(Config { listen: addr.to_string(), ..Config::default() }).await.unwrap();
     let answer: Value = json_of(chat(&again, &json!({}))).await;
     assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
 }
