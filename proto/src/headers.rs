@@ -24,16 +24,18 @@ pub const DECISION: &str = "x-attache-decision";
 ///
 /// [`MODEL`] is not among them: the filter may use it as a hint, to refuse early and never to admit, and the sidecar
 /// overwrites it always.
-pub const STRIPPED_EARLY: [&str; 7] =
-    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION];
+pub const STRIPPED_EARLY: [&str; 7] = [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION];
 
 /// Every request header of ours: [`STRIPPED_EARLY`] and [`MODEL`].
-pub const OWNED: [&str; 8] =
-    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, MODEL];
+pub const OWNED: [&str; 8] = [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, MODEL];
 
 /// The namespace of the dynamic metadata that carries request costs, as Envoy AI Gateway writes it, so that access logs
 /// and policies which read it go on working.
 pub const COST_METADATA_NAMESPACE: &str = "io.envoy.ai_gateway";
+
+/// Envoy's own header that bounds one request's time at the upstream, in milliseconds. Not ours, but the sidecar sets or
+/// removes it always: one route serves rules with different timeouts.
+pub const UPSTREAM_TIMEOUT_MS: &str = "x-envoy-upstream-rq-timeout-ms";
 
 #[cfg(test)]
 mod tests {

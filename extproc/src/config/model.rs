@@ -33,6 +33,18 @@ pub struct Config {
     pub rules_by_model: HashMap<Arc<str>, Vec<RuleId>>,
 }
 
+impl Config {
+    /// The route that `id` names.
+    pub fn route(&self, id: RuleId) -> Option<&Route> {
+        self.routes.get(id.route)
+    }
+
+    /// The rule that `id` names.
+    pub fn rule(&self, id: RuleId) -> Option<&Rule> {
+        self.route(id)?.rules.get(id.rule)
+    }
+}
+
 /// What holds for all routes; from the command line, not from documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {

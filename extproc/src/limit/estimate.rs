@@ -22,7 +22,8 @@ pub struct EstimateInput {
 }
 
 impl EstimateInput {
-    fn prompt(&self) -> u64 {
+    /// The prompt's estimate, in tokens.
+    pub fn prompt_tokens(&self) -> u64 {
         self.prompt_bytes / BYTES_PER_TOKEN
     }
 
@@ -36,9 +37,9 @@ impl Quantity {
     /// What a request will probably use of this.
     pub fn estimate(self, input: &EstimateInput) -> u64 {
         match self {
-            Self::Tokens(Cost::Input) => input.prompt(),
+            Self::Tokens(Cost::Input) => input.prompt_tokens(),
             Self::Tokens(Cost::Output) => input.output(),
-            Self::Tokens(Cost::Total) => input.prompt().saturating_add(input.output()),
+            Self::Tokens(Cost::Total) => input.prompt_tokens().saturating_add(input.output()),
             // Whether the upstream has the prompt cached, or the model reasons, cannot be known from the request.
             Self::Tokens(Cost::CachedInput | Cost::CacheCreationInput | Cost::Reasoning) => 0,
             Self::Requests | Self::Concurrency => 1,

@@ -52,12 +52,13 @@ impl Ledger {
     /// What the ledger has done so far.
     pub fn stats(&self) -> LedgerStats {
         match self {
-            Self::Memory(_) => LedgerStats::default(),
+            Self::Memory(store) => LedgerStats { reservations: Some(store.reservations()), ..LedgerStats::default() },
             Self::Redis(ledger) => LedgerStats {
                 round_trips: ledger.store.round_trips(),
                 errors: ledger.store.errors(),
                 lost_settlements: ledger.queue.lost(),
                 queue_length: ledger.queue.len(),
+                reservations: None,
             },
         }
     }
@@ -86,7 +87,7 @@ impl Store for Ledger {
     }
 }
 
-/// Figures for metrics; all 0 for a ledger in memory.
+/// Figures for metrics; those of Redis are 0 for a ledger in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerStats {
     /// Commands sent to Redis.
@@ -97,4 +98,6 @@ pub struct LedgerStats {
     pub lost_settlements: u64,
     /// Settlements that wait.
     pub queue_length: usize,
+    /// Reservations that are held, where the ledger is in memory. In Redis they are everybody's, and not counted.
+    pub reservations: Option<usize>,
 }

@@ -91,6 +91,11 @@ impl MemoryStore {
         books.hold(request, now);
     }
 
+    /// Reservations that are held now.
+    pub fn reservations(&self) -> usize {
+        self.books().leases.len()
+    }
+
     fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
     }

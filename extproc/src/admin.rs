@@ -1,0 +1,94 @@
+//! The admin port: health, metrics and the configuration in force. It is for operators and probes and shows no secret.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::world::World;
+
+/// What the pages read.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    world: Arc<World>,
+    ready: Arc<AtomicBool>,
+}
+
+impl Admin {
+    /// Pages about `world`; `ready` is what `/readyz` says.
+    pub fn new(world: Arc<World>, ready: Arc<AtomicBool>) -> Self {
+        Self { world, ready }
+    }
+
+    /// The routes.
+    pub fn router(self) -> Router {
+        Router::new()
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/readyz", get(readyz))
+            .route("/metrics", get(metrics))
+            .route("/config", get(config))
+            .with_state(self)
+    }
+}
+
+async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
+    if admin.ready.load(Ordering::Acquire) {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready: starting or draining\n")
+    }
+}
+
+async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
+    let world = &admin.world;
+    let page = world.telemetry.page(&world.ledger.stats(), world.cooldown.cooling(Instant::now()));
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], page)
+}
+
+async fn config(State(admin): State<Admin>) -> Json<Value> {
+    Json(describe(&admin.world.config.load()))
+}
+
+/// The configuration as JSON, without key hashes.
+fn describe(config: &Config) -> Value {
+    let rules = |route: &crate::config::model::Route| -> Vec<Value> {
+        route
+            .rules
+            .iter()
+            .map(|rule| {
+                json!({
+                    "name": rule.name.as_deref(),
+                    "models": rule.matches.iter().map(|one| &*one.model).collect::<Vec<_>>(),
+                    "targets": rule.targets.iter().map(|target| json!({
+                        "backend": config.backends.get(target.backend).map(|backend| backend.name.to_string()),
+                        "priority": target.priority,
+                        "weight": target.weight,
+                        "model": target.model_override.as_deref(),
+                    })).collect::<Vec<_>>(),
+                    "limits": rule.limits.iter().map(|limit| &*limit.id).collect::<Vec<_>>(),
+                })
+            })
+            .collect()
+    };
+    json!({
+        "generation": config.generation,
+        "routes": config.routes.iter().map(|route| json!({
+            "name": &*route.id,
+            "rules": rules(route),
+            "limits": route.limits.iter().map(|limit| &*limit.id).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+        "backends": config.backends.iter().map(|backend| json!({
+            "name": backend.name.to_string(),
+            "cluster": &*backend.cluster,
+            "endpoints": backend.endpoints.iter().map(|endpoint| &*endpoint.id).collect::<Vec<_>>(),
+            "affinity": &*backend.affinity.id,
+        })).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,251 @@
+//! Commands and options. Each option has an environment variable, `ATTACHE_...`.
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use attache::config::model::Settings;
+use attache::config::report::Style;
+use attache::config::{self, Outcome};
+use attache::render::{self, ExtprocAddress, StaticOptions};
+use attache::run::{self, RunOptions};
+use attache::server::listen::ListenAddress;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// Turns an Envoy into a gateway for LLM traffic.
+#[derive(Debug, Parser)]
+#[command(name = "attache", version, about, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the sidecar.
+    Run(RunArgs),
+    /// Report errors and warnings in configuration files; exit status 1 if there is an error.
+    Check(CheckArgs),
+    /// Print configuration for Envoy.
+    #[command(subcommand)]
+    Render(RenderCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum RenderCommand {
+    /// One complete Envoy bootstrap.
+    Static(StaticArgs),
+}
+
+/// What must be the same for the sidecar and for the Envoy in front of it.
+#[derive(Debug, Args)]
+struct SettingsArgs {
+    /// A path before `/v1/...`, such as /enterpriseai/gateway.
+    #[arg(long, env = "ATTACHE_PATH_PREFIX", default_value = "", value_parser = path_prefix)]
+    path_prefix: String,
+    /// The largest request body, in bytes or as 512KiB, 16MiB.
+    #[arg(long, env = "ATTACHE_MAX_BODY", default_value = "16MiB", value_parser = byte_size)]
+    max_body: u64,
+}
+
+impl From<SettingsArgs> for Settings {
+    fn from(args: SettingsArgs) -> Self {
+        Self { path_prefix: args.path_prefix, max_body_bytes: args.max_body }
+    }
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Files and directories with the operator's YAML.
+    #[arg(long, env = "ATTACHE_CONFIG", required = true, num_args = 1.., value_delimiter = ',')]
+    config: Vec<PathBuf>,
+    /// Where Envoy finds the sidecar: HOST:PORT or unix:/path.
+    #[arg(long, env = "ATTACHE_EXTPROC_LISTEN", default_value = "127.0.0.1:10001")]
+    extproc_listen: ListenAddress,
+    /// Where /healthz, /readyz, /metrics and /config are served.
+    #[arg(long, env = "ATTACHE_ADMIN_LISTEN", default_value = "127.0.0.1:10002")]
+    admin_listen: String,
+    /// The Redis that shares the token ledger among sidecars, such as redis://127.0.0.1:6379. Without it the ledger is in
+    /// this process alone.
+    #[arg(long, env = "ATTACHE_REDIS", hide_env_values = true)]
+    redis: Option<String>,
+    /// How long the ledger may take to answer.
+    #[arg(long, env = "ATTACHE_REDIS_TIMEOUT", default_value = "100ms", value_parser = duration)]
+    redis_timeout: Duration,
+    /// How long requests in flight may take to end after SIGTERM.
+    #[arg(long, env = "ATTACHE_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
+    drain_timeout: Duration,
+    /// The form of the log on standard error; its level is set by RUST_LOG.
+    #[arg(long, env = "ATTACHE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Files and directories.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct StaticArgs {
+    /// Files and directories with the operator's YAML.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Where Envoy listens.
+    #[arg(long, env = "ATTACHE_LISTEN", default_value = "127.0.0.1:10000")]
+    listen: SocketAddr,
+    /// Where the sidecar is: HOST:PORT or unix:/path.
+    #[arg(long, env = "ATTACHE_EXTPROC", default_value = "127.0.0.1:10001")]
+    extproc: ExtprocAddress,
+    /// The Wasm filter's file; without it the sidecar makes all checks.
+    #[arg(long, env = "ATTACHE_WASM")]
+    wasm: Option<PathBuf>,
+    /// Where Envoy's own admin interface listens; without it there is none.
+    #[arg(long, env = "ATTACHE_ADMIN")]
+    admin: Option<SocketAddr>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> ExitCode {
+        let result = match self.command {
+            Command::Run(args) => args.run(),
+            Command::Check(args) => args.run(),
+            Command::Render(RenderCommand::Static(args)) => args.run(),
+        };
+        result.unwrap_or_else(|error| {
+            eprintln!("attache: {error}");
+            ExitCode::FAILURE
+        })
+    }
+}
+
+impl RunArgs {
+    fn run(self) -> Result<ExitCode, String> {
+        log(self.log_format);
+        let options = RunOptions {
+            config: self.config,
+            extproc_listen: self.extproc_listen,
+            admin_listen: self.admin_listen,
+            redis: self.redis.map(|url| (url, self.redis_timeout)),
+            drain_timeout: self.drain_timeout,
+            settings: self.settings.into(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| format!("cannot start the runtime: {error}"))?;
+        runtime.block_on(run::run(options)).map_err(|error| error.to_string())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl CheckArgs {
+    fn run(self) -> Result<ExitCode, String> {
+        let stdout = io::stdout();
+        let verdict = config::check(&self.paths, Settings::default(), Style::for_stream(&stdout), &mut stdout.lock())
+            .map_err(|error| format!("cannot write the report: {error}"))?;
+        Ok(verdict.into())
+    }
+}
+
+impl StaticArgs {
+    fn run(self) -> Result<ExitCode, String> {
+        let Outcome { config, diagnostics, .. } =
+            config::compile(config::load(&self.paths), self.settings.into(), 1, None)
+                .map_err(|error| error.to_string())?;
+        for diagnostic in &diagnostics {
+            eprintln!("{}", diagnostic.plain());
+        }
+        if diagnostics.iter().any(config::Diagnostic::is_error) {
+            return Err("nothing was rendered: the configuration has errors".to_owned());
+        }
+        let options = StaticOptions { listen: self.listen, extproc: self.extproc, wasm: self.wasm, admin: self.admin };
+        let bootstrap = render::bootstrap(&config, &options).map_err(|error| error.to_string())?;
+        io::stdout().lock().write_all(bootstrap.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+fn path_prefix(text: &str) -> Result<String, String> {
+    let prefix = text.trim_end_matches('/');
+    if prefix.is_empty() || prefix.starts_with('/') {
+        Ok(prefix.to_owned())
+    } else {
+        Err("a path prefix begins with `/`".to_owned())
+    }
+}
+
+fn byte_size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text {
+        text if text.ends_with("KiB") => (text.trim_end_matches("KiB"), 1 << 10),
+        text if text.ends_with("MiB") => (text.trim_end_matches("MiB"), 1 << 20),
+        text if text.ends_with("GiB") => (text.trim_end_matches("GiB"), 1 << 30),
+        text => (text, 1),
+    };
+    digits
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("`{text}` is no size; write a number of bytes, or 512KiB, 16MiB, 1GiB"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let number = digits.parse::<u64>().ok().filter(|number| *number > 0);
+    match (number, unit) {
+        (Some(number), "ms") => Ok(Duration::from_millis(number)),
+        (Some(number), "s") => Ok(Duration::from_secs(number)),
+        (Some(number), "m") => Ok(Duration::from_secs(number.saturating_mul(60))),
+        _ => Err(format!("`{text}` is no duration; write 25ms, 30s or 5m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_durations_and_prefixes_are_read_or_refused_with_an_example() {
+        assert_eq!(byte_size("16MiB"), Ok(16 << 20));
+        assert_eq!(byte_size("1000"), Ok(1000));
+        assert!(byte_size("0").is_err() && byte_size("-1").is_err() && byte_size("99999999999GiB").is_err());
+        assert_eq!(duration("25ms"), Ok(Duration::from_millis(25)));
+        assert!(duration("25").is_err() && duration("0s").is_err());
+        assert_eq!(path_prefix("/a/"), Ok("/a".to_owned()));
+        assert!(path_prefix("a").is_err());
+    }
+}

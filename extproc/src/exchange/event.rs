@@ -1,0 +1,165 @@
+//! What comes into an exchange and what goes out of it. No protobuf here: a driver translates.
+
+use std::sync::Arc;
+
+use attache_gate::Refusal;
+use attache_proto::{ApiError, Dialect};
+use bytes::Bytes;
+
+use crate::limit::ReserveRequest;
+
+/// Headers as the proxy hands them over: lower-case names, pseudo-headers first, values of any bytes.
+#[derive(Debug, Default, Clone)]
+pub struct Headers(pub Vec<(String, Bytes)>);
+
+impl Headers {
+    /// The first value of a header.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.iter().find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    /// The first value of a header, if it is text.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.bytes(name)?).ok()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.iter().map(|(name, value)| (name.as_str(), &**value))
+    }
+}
+
+/// Whether more of a message follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// More follows.
+    More,
+    /// This was the last of it.
+    Last,
+}
+
+/// How the proxy hands over request bodies, and so when it wants its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// STREAMED, not waiting for the answer to the headers: all answers are held back until the body is complete.
+    Streamed,
+    /// BUFFERED: the headers are answered at once with nothing, the whole body comes as one message.
+    Buffered,
+}
+
+/// What the driver does next.
+#[derive(Debug)]
+pub enum Action {
+    /// Nothing to say yet.
+    Wait,
+    /// Answer one message.
+    Answer(Reply),
+    /// Answer all messages that are still unanswered, in order.
+    Release(Vec<Reply>),
+    /// Ask the ledger, and hand its answer to [`super::Exchange::admitted`].
+    Reserve(Arc<ReserveRequest>),
+    /// Answer the client without an upstream; the exchange is over.
+    Respond(LocalResponse),
+}
+
+/// The answer to one message of the proxy.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To the request's headers.
+    RequestHeaders(Mutations),
+    /// To a chunk of the request's body.
+    RequestBody(Mutations, Body),
+    /// To the response's headers.
+    ResponseHeaders(Mutations),
+    /// To a chunk of the response's body.
+    ResponseBody(Body, Costs),
+}
+
+/// Changes to headers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Mutations {
+    /// Headers to overwrite or add.
+    pub set: Vec<(&'static str, String)>,
+    /// Headers to remove.
+    pub remove: Vec<&'static str>,
+    /// Whether the proxy must look for a route again.
+    pub routing: Routing,
+}
+
+/// Rate-limit headers that an upstream may send. Where a limit of our own speaks, its words would contradict ours.
+const UPSTREAM_RATE_LIMITS: [&str; 9] = [
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+];
+
+impl Mutations {
+    /// Puts `ours` in the place of all rate-limit headers of `response`.
+    pub(super) fn replace_rate_limits(&mut self, ours: Vec<(&'static str, String)>, response: &Headers) {
+        if ours.is_empty() {
+            return;
+        }
+        let kept = |name: &str| ours.iter().any(|(own, _)| *own == name);
+        self.remove
+            .extend(UPSTREAM_RATE_LIMITS.into_iter().filter(|name| !kept(name) && response.bytes(name).is_some()));
+        self.set.extend(ours);
+    }
+}
+
+/// Whether header changes concern the route.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// The route stays.
+    #[default]
+    Keep,
+    /// The route is to be looked up again.
+    Again,
+}
+
+/// What becomes of a chunk.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Body {
+    /// It passes as it came.
+    Unchanged,
+    /// These bytes take its place.
+    Replaced(Bytes),
+}
+
+/// Costs to publish as dynamic metadata: key and amount. Empty but for the last chunk.
+pub type Costs = Vec<(Arc<str>, u64)>;
+
+/// An answer of our own.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LocalResponse {
+    /// HTTP status.
+    pub status: u16,
+    /// Further headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// A JSON body.
+    pub body: String,
+    /// Short and from a fixed list: the reason for logs and metrics.
+    pub reason: &'static str,
+}
+
+impl LocalResponse {
+    /// A refusal by the gate.
+    pub fn refusal(refusal: &Refusal) -> Self {
+        let headers = refusal
+            .headers()
+            .filter(|(name, _)| *name != "content-type")
+            .map(|(name, value)| (name, value.to_owned()))
+            .collect();
+        Self { status: refusal.status(), headers, body: refusal.body(), reason: refusal.reason.name() }
+    }
+
+    /// An error in the caller's dialect.
+    pub fn error(error: &ApiError, dialect: Dialect, reason: &'static str) -> Self {
+        Self { status: error.status(), headers: Vec::new(), body: error.body(dialect), reason }
+    }
+}

@@ -1,0 +1,452 @@
+//! One HTTP exchange as a state machine without I/O: messages of the proxy and answers of the ledger go in, [`Action`]s come
+//! out.
+//!
+//! ```text
+//! Headers ─▶ Body ─▶ Admission ─▶ Upstream ─▶ Answering ─▶ Over
+//!    └─────────┴─────────┴── Respond (our own answer) ────▶ Over
+//! ```
+//!
+//! It holds the configuration it started with to its end. Whatever happens, [`Exchange::gone`] leaves a settlement for every
+//! reservation that was granted, and a summary; the driver fetches both with `poll_settlement` and `take_summary`.
+
+mod body;
+mod event;
+mod plan;
+mod response;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub use event::{Action, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
+pub use summary::{AdmissionOutcome, Counted, Outcome, Summary};
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use attache_gate::{Caller, RequestHead, Verdict};
+use attache_proto::splice::Chunk;
+use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
+use bytes::Bytes;
+
+use crate::affinity::DebugHeaders;
+use crate::config::model::{Backend, Config};
+use crate::limit::{Admission, ReserveRequest, Settlement, StoreError};
+use crate::route::{self, CoolDown};
+use body::BodyBuffer;
+use plan::Plan;
+use response::Answer;
+
+/// The proxy sent what does not belong here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{message} came while the exchange was {phase}")]
+pub struct OutOfOrder {
+    message: &'static str,
+    phase: &'static str,
+}
+
+/// One HTTP exchange.
+#[derive(Debug)]
+pub struct Exchange {
+    config: Arc<Config>,
+    cooldown: Arc<CoolDown>,
+    profile: Profile,
+    entropy: u64,
+    phase: Phase,
+    head: Option<Head>,
+    reservation: Option<Granted>,
+    settlement: Option<Settlement>,
+    summary: Option<Summary>,
+    started: Instant,
+    released: Option<Instant>,
+}
+
+/// What is known from the request's headers.
+#[derive(Debug)]
+struct Head {
+    operation: Operation,
+    caller: Option<Caller>,
+    headers: Headers,
+}
+
+/// A reservation that is held, and the state of its counters before it.
+#[derive(Debug)]
+struct Granted {
+    request: Arc<ReserveRequest>,
+    admission: Admission,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Headers,
+    Body(BodyBuffer),
+    Admission(Box<Pending>),
+    Upstream(Box<Plan>),
+    Answering(Box<Answering>),
+    Over,
+}
+
+/// A request that is complete but not yet released.
+#[derive(Debug)]
+struct Pending {
+    plan: Plan,
+    body: Bytes,
+    chunk_lengths: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Answering {
+    plan: Plan,
+    answer: Answer,
+}
+
+impl Exchange {
+    /// A new exchange. `entropy` is a fresh random number.
+    pub fn new(config: Arc<Config>, cooldown: Arc<CoolDown>, profile: Profile, entropy: u64, now: Instant) -> Self {
+        Self {
+            config,
+            cooldown,
+            profile,
+            entropy,
+            phase: Phase::Headers,
+            head: None,
+            reservation: None,
+            settlement: None,
+            summary: Some(Summary::new()),
+            started: now,
+            released: None,
+        }
+    }
+
+    /// The request's headers came.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] when they came before.
+    pub fn request_headers(&mut self, headers: Headers, end: End, now: Instant) -> Result<Action, OutOfOrder> {
+        let Phase::Headers = self.phase else { return Err(self.out_of_order("request headers")) };
+        let passed = match self.config.gate.check(&RequestHead::read(headers.iter())) {
+            Verdict::Pass(passed) => passed,
+            Verdict::Refuse(refusal) => return Ok(self.respond(LocalResponse::refusal(&refusal), now)),
+        };
+        self.note(|summary| summary.operation = Some(passed.operation));
+        if passed.operation == Operation::Models {
+            let body = route::models::list(&self.config, passed.caller.as_ref());
+            return Ok(self.respond(LocalResponse { status: 200, headers: Vec::new(), body, reason: "models" }, now));
+        }
+        if let Some(encoding) = headers.get("content-encoding").filter(|encoding| *encoding != "identity") {
+            let message = format!("content-encoding `{encoding}` is not supported here; send the body unencoded");
+            let error = ApiError::new(ErrorKind::InvalidRequest, message);
+            return Ok(self.deny(&error, passed.operation.dialect(), "encoded_body", now));
+        }
+        self.head = Some(Head { operation: passed.operation, caller: passed.caller, headers });
+        self.phase = Phase::Body(BodyBuffer::default());
+        match (end, self.profile) {
+            (End::Last, _) => Ok(self.complete(now)),
+            (End::More, Profile::Streamed) => Ok(Action::Wait),
+            (End::More, Profile::Buffered) => Ok(Action::Answer(Reply::RequestHeaders(Mutations::default()))),
+        }
+    }
+
+    /// A chunk of the request's body came.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] when it is not its turn.
+    pub fn request_body(&mut self, chunk: Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
+        let Phase::Body(body) = &mut self.phase else { return Err(self.out_of_order("a request body chunk")) };
+        body.push(chunk);
+        if body.len() > self.config.settings.max_body_bytes {
+            let message = format!("the request body is larger than {} bytes", self.config.settings.max_body_bytes);
+            let error = ApiError::new(ErrorKind::RequestTooLarge, message);
+            return Ok(self.deny(&error, self.dialect(), "body_too_large", now));
+        }
+        match end {
+            End::More => Ok(Action::Wait),
+            End::Last => Ok(self.complete(now)),
+        }
+    }
+
+    /// The ledger answered [`Action::Reserve`].
+    pub fn admitted(&mut self, admission: Result<Admission, StoreError>, now: Instant) -> Action {
+        let phase = std::mem::replace(&mut self.phase, Phase::Over);
+        let Phase::Admission(pending) = phase else {
+            self.phase = phase;
+            return Action::Wait;
+        };
+        let Some(request) = pending.plan.reservation.clone() else { return Action::Wait };
+        match admission {
+            Ok(admission @ Admission::Granted { .. }) => {
+                self.note(|summary| summary.admission = Some(AdmissionOutcome::Granted));
+                self.reservation = Some(Granted { request, admission });
+                self.release(*pending, now)
+            }
+            Ok(refused) => {
+                self.note(|summary| summary.admission = Some(AdmissionOutcome::Refused));
+                let error = refused
+                    .refusal(&request.holds)
+                    .unwrap_or_else(|| ApiError::new(ErrorKind::RateLimited, "over a limit"));
+                let headers = refused.headers(&request.holds);
+                self.respond(LocalResponse { headers, ..LocalResponse::error(&error, self.dialect(), "limited") }, now)
+            }
+            Err(_) => {
+                self.note(|summary| summary.admission = Some(AdmissionOutcome::Unavailable));
+                let error =
+                    ApiError::new(ErrorKind::Unavailable, "the token ledger does not answer; try again in a moment");
+                let response = LocalResponse {
+                    headers: vec![("retry-after", "1".to_owned())],
+                    ..LocalResponse::error(&error, self.dialect(), "ledger_unavailable")
+                };
+                self.respond(response, now)
+            }
+        }
+    }
+
+    /// The response's headers came, from the upstream or from the proxy itself. `upstream` is the address that served.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] when it is not their turn.
+    pub fn response_headers(
+        &mut self,
+        headers: &Headers,
+        end: End,
+        upstream: Option<&str>,
+        now: Instant,
+    ) -> Result<Action, OutOfOrder> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Over);
+        let Phase::Upstream(plan) = phase else {
+            self.phase = phase;
+            return Err(self.out_of_order("response headers"));
+        };
+        let answer = Answer::new(headers, self.operation(), plan.visibility);
+        self.learn(&plan, answer.status, upstream, now);
+        let mut mutations = answer.mutations();
+        if let Some(granted) = &self.reservation {
+            mutations.replace_rate_limits(granted.admission.headers(&granted.request.holds), headers);
+        }
+        if let Some(backend) = self.backend(&plan)
+            && backend.affinity.debug_headers == DebugHeaders::Shown
+        {
+            mutations.set.push((headers::DECISION, plan.decision(backend)));
+        }
+        self.phase = Phase::Answering(Box::new(Answering { plan: *plan, answer }));
+        if end == End::Last {
+            self.finish_answer(now);
+        }
+        Ok(Action::Answer(Reply::ResponseHeaders(mutations)))
+    }
+
+    /// A chunk of the response's body came.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] when it is not its turn.
+    pub fn response_body(&mut self, chunk: &Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
+        let Phase::Answering(answering) = &mut self.phase else {
+            return Err(self.out_of_order("a response body chunk"));
+        };
+        let body = answering.answer.feed(chunk, end);
+        if let (Some(released), Some(summary)) = (self.released, &mut self.summary)
+            && summary.time_to_first_token.is_none()
+            && !chunk.is_empty()
+        {
+            summary.time_to_first_token = Some(now.saturating_duration_since(released));
+        }
+        let costs = match end {
+            End::More => Costs::new(),
+            End::Last => self.finish_answer(now),
+        };
+        Ok(Action::Answer(Reply::ResponseBody(body, costs)))
+    }
+
+    /// The stream is gone: the end, or the client, the upstream or the proxy left. Calling it again changes nothing.
+    pub fn gone(&mut self, now: Instant) {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Over => {}
+            Phase::Headers | Phase::Body(_) => self.end(Outcome::Cancelled, now),
+            // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
+            Phase::Admission(_) => self.end(Outcome::Cancelled, now),
+            Phase::Upstream(plan) => {
+                let counted = Counted::Estimated(response::least(&plan.estimate, 0));
+                self.settle(Some(counted));
+                self.end(Outcome::Cancelled, now);
+            }
+            Phase::Answering(answering) => {
+                let counted = answering.answer.counted(&answering.plan.estimate);
+                self.note(|summary| summary.content_events = answering.answer.content_events());
+                self.settle(counted);
+                self.end(Outcome::Cancelled, now);
+            }
+        }
+    }
+
+    /// What is to be settled now, once.
+    pub fn poll_settlement(&mut self) -> Option<Settlement> {
+        self.settlement.take()
+    }
+
+    /// The summary, once the exchange is over, once.
+    pub fn take_summary(&mut self) -> Option<Summary> {
+        if self.is_over() { self.summary.take() } else { None }
+    }
+
+    /// Whether nothing more can come of it.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// Whether the request was dealt with: sent on, or answered by us. Until then the stream must not end cleanly.
+    pub fn is_released(&self) -> bool {
+        matches!(self.phase, Phase::Upstream(_) | Phase::Answering(_) | Phase::Over)
+    }
+
+    /// The reservation that is held now, to be renewed while the answer streams.
+    pub fn reservation(&self) -> Option<&Arc<ReserveRequest>> {
+        self.reservation.as_ref().map(|granted| &granted.request)
+    }
+
+    /// The body is complete: decide, and ask the ledger if there is a limit.
+    fn complete(&mut self, now: Instant) -> Action {
+        let (Phase::Body(body), Some(head)) = (std::mem::replace(&mut self.phase, Phase::Over), &self.head) else {
+            return Action::Wait;
+        };
+        let (body, chunk_lengths) = body.finish();
+        let plan = match plan::plan(&body, head, &self.config, &self.cooldown, self.entropy, now) {
+            Ok(plan) => plan,
+            Err((error, reason)) => return self.deny(&error, self.dialect(), reason, now),
+        };
+        self.describe(&plan);
+        let pending = Pending { plan, body, chunk_lengths };
+        match &pending.plan.reservation {
+            Some(request) => {
+                let action = Action::Reserve(Arc::clone(request));
+                self.phase = Phase::Admission(Box::new(pending));
+                action
+            }
+            None => self.release(pending, now),
+        }
+    }
+
+    /// Lets the request go: one reply for every message that is unanswered.
+    fn release(&mut self, pending: Pending, now: Instant) -> Action {
+        let Pending { plan, body, chunk_lengths } = pending;
+        let Some(head) = &self.head else { return Action::Wait };
+        let Some(mutations) = plan.mutations(&self.config, head) else {
+            return Action::Wait;
+        };
+        let mut chunks = plan.splice.chunks(&body, &chunk_lengths).into_iter().map(|chunk| match chunk {
+            Chunk::Unchanged => Body::Unchanged,
+            Chunk::Replaced(bytes) => Body::Replaced(bytes),
+        });
+        let replies = match self.profile {
+            Profile::Streamed => std::iter::once(Reply::RequestHeaders(mutations))
+                .chain(chunks.map(|body| Reply::RequestBody(Mutations::default(), body)))
+                .collect(),
+            Profile::Buffered => vec![Reply::RequestBody(mutations, chunks.next().unwrap_or(Body::Unchanged))],
+        };
+        self.phase = Phase::Upstream(Box::new(plan));
+        self.released = Some(now);
+        let held = now.saturating_duration_since(self.started);
+        self.note(|summary| summary.held = Some(held));
+        Action::Release(replies)
+    }
+
+    /// The answer is complete: settle and say what it cost.
+    fn finish_answer(&mut self, now: Instant) -> Costs {
+        let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Costs::new() };
+        let Answering { plan, answer } = *answering;
+        let counted = answer.counted(&plan.estimate);
+        self.note(|summary| summary.content_events = answer.content_events());
+        let costs = match (&counted, self.config.route(plan.rule)) {
+            (Some(counted), Some(route)) => {
+                route.costs.iter().map(|cost| (Arc::clone(&cost.key), cost.cost.of(counted.usage()))).collect()
+            }
+            _ => Costs::new(),
+        };
+        self.settle(counted);
+        self.end(Outcome::Answered(answer.status), now);
+        costs
+    }
+
+    /// Ends the reservation, if there is one, with what was used.
+    fn settle(&mut self, counted: Option<Counted>) {
+        if let Some(granted) = self.reservation.take() {
+            let usage = counted.as_ref().map(Counted::usage).copied().unwrap_or_default();
+            self.settlement = Some(granted.request.settlement(&usage));
+        }
+        self.note(|summary| summary.usage = counted);
+    }
+
+    /// Whether the endpoints that were tried are well.
+    fn learn(&self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
+        let Some(backend) = self.backend(plan) else { return };
+        let chosen = plan.placement.order.iter().filter_map(|&index| backend.endpoints.get(index));
+        let served = upstream
+            .and_then(|address| backend.endpoints.iter().find(|endpoint| *endpoint.id == *address))
+            .or_else(|| chosen.clone().next());
+        // The proxy walks the list in order, so whoever stands before the one that served has failed it.
+        for passed_over in chosen.take_while(|endpoint| Some(endpoint) != served.as_ref()) {
+            self.cooldown.failed(&passed_over.cluster, now);
+        }
+        match served {
+            Some(endpoint) if status >= 500 => self.cooldown.failed(&endpoint.cluster, now),
+            Some(endpoint) => self.cooldown.served(&endpoint.cluster),
+            None => {}
+        }
+    }
+
+    fn deny(&mut self, error: &ApiError, dialect: Dialect, reason: &'static str, now: Instant) -> Action {
+        self.respond(LocalResponse::error(error, dialect, reason), now)
+    }
+
+    fn respond(&mut self, response: LocalResponse, now: Instant) -> Action {
+        self.phase = Phase::Over;
+        self.end(Outcome::Local { status: response.status, reason: response.reason }, now);
+        Action::Respond(response)
+    }
+
+    fn end(&mut self, outcome: Outcome, now: Instant) {
+        let duration = now.saturating_duration_since(self.started);
+        self.note(|summary| {
+            summary.outcome = outcome;
+            summary.duration = duration;
+        });
+    }
+
+    fn describe(&mut self, plan: &Plan) {
+        let (config, placement) = (Arc::clone(&self.config), plan.placement.reason);
+        self.note(|summary| {
+            summary.model = Some(Arc::clone(&plan.model));
+            summary.served_model = Some(Arc::clone(&plan.served_model));
+            summary.route = config.route(plan.rule).map(|route| Arc::clone(&route.id));
+            summary.cluster = config.backends.get(plan.backend).map(|backend| Arc::clone(&backend.cluster));
+            summary.placement = Some(placement);
+        });
+    }
+
+    fn note(&mut self, write: impl FnOnce(&mut Summary)) {
+        if let Some(summary) = &mut self.summary {
+            write(summary);
+        }
+    }
+
+    fn backend(&self, plan: &Plan) -> Option<&Backend> {
+        self.config.backends.get(plan.backend)
+    }
+
+    fn operation(&self) -> Operation {
+        self.head.as_ref().map_or(Operation::ChatCompletions, |head| head.operation)
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.operation().dialect()
+    }
+
+    fn out_of_order(&self, message: &'static str) -> OutOfOrder {
+        let phase = match self.phase {
+            Phase::Headers => "waiting for headers",
+            Phase::Body(_) => "reading the body",
+            Phase::Admission(_) => "waiting for the ledger",
+            Phase::Upstream(_) => "waiting for the upstream",
+            Phase::Answering(_) => "passing the answer",
+            Phase::Over => "over",
+        };
+        OutOfOrder { message, phase }
+    }
+}

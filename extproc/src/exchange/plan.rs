@@ -1,0 +1,208 @@
+//! What to do with a request whose body is complete: pure, from the body and the configuration to a [`Plan`].
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use attache_gate::Caller;
+use attache_proto::request::{self, IncludeUsage, RequestScan, ScanError, Segment, SegmentKind, UsageEvent};
+use attache_proto::response::UsageVisibility;
+use attache_proto::splice::Splice;
+use attache_proto::{ApiError, ErrorKind, Operation, headers};
+use bytes::Bytes;
+
+use super::Head;
+use super::event::{Mutations, Routing};
+use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
+use crate::config::model::{Backend, Config, Endpoint, RuleId};
+use crate::limit::{EstimateInput, ReserveRequest, Subject};
+use crate::route::{self, CoolDown};
+
+/// What was decided for one request.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) rule: RuleId,
+    pub(super) model: Arc<str>,
+    pub(super) served_model: Arc<str>,
+    pub(super) backend: usize,
+    pub(super) placement: Placement,
+    pub(super) splice: Splice,
+    pub(super) visibility: UsageVisibility,
+    pub(super) estimate: EstimateInput,
+    pub(super) reservation: Option<Arc<ReserveRequest>>,
+}
+
+/// A refusal, with its reason for metrics.
+pub(super) type Refused = (ApiError, &'static str);
+
+/// Decides.
+pub(super) fn plan(
+    body: &Bytes,
+    head: &Head,
+    config: &Config,
+    cooldown: &CoolDown,
+    entropy: u64,
+    now: Instant,
+) -> Result<Plan, Refused> {
+    let scan = request::scan(head.operation, body).map_err(|error| malformed(&error))?;
+    let unknown = || model_not_found(&scan);
+    let rule_id = route::resolve(config, &scan.model, |name| head.headers.get(name)).ok_or_else(unknown)?;
+    let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
+    let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
+    if !config.gate.may_call(head.caller.as_ref(), &route.id) {
+        return Err(not_attached(&scan));
+    }
+    let (target, backend) = route::choose(rule, config, cooldown, entropy, now)
+        .and_then(|target| Some((target, config.backends.get(target.backend)?)))
+        .ok_or_else(no_backend)?;
+    let served_model = target.model_override.as_ref().unwrap_or(model);
+    let key = affinity_key(&scan, body, head, served_model, backend, entropy);
+    let placement = affinity::place(key, &backend.endpoints, |endpoint| cooldown.admits(&endpoint.cluster, now));
+
+    let (ask, visibility) = usage_event(head.operation, &scan);
+    // The scanner's spans lie within the body it scanned, in order, so this does not fail; if it did, the body would be
+    // at fault.
+    let splice =
+        Splice::new(scan.edits(served_model, ask), body.len()).map_err(|_| malformed(&ScanError::NotAnObject))?;
+    let estimate =
+        EstimateInput { prompt_bytes: prompt_bytes(&scan), max_tokens: scan.max_tokens, choices: scan.choices };
+    let subject = Subject {
+        key_id: head.caller.as_ref().map(Caller::key_id),
+        tenant: head.caller.as_ref().map(Caller::tenant),
+        model,
+        endpoint: &route.id,
+        header: &|name| head.headers.bytes(name),
+    };
+    let reservation = ReserveRequest::new(route.limits.iter().chain(&rule.limits), &subject, &estimate);
+    Ok(Plan {
+        rule: rule_id,
+        model: Arc::clone(model),
+        served_model: Arc::clone(served_model),
+        backend: target.backend,
+        placement,
+        splice,
+        visibility,
+        estimate,
+        reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
+    })
+}
+
+/// What this request has in common with those whose cache it can use.
+fn affinity_key(
+    scan: &RequestScan,
+    body: &[u8],
+    head: &Head,
+    served_model: &str,
+    backend: &Backend,
+    entropy: u64,
+) -> AffinityKey {
+    let policy = &backend.affinity;
+    let session = policy.session_header.as_deref().and_then(|name| head.headers.bytes(name));
+    let scope = PrefixScope {
+        pool: &backend.cluster,
+        model: served_model,
+        tenant: head.caller.as_ref().map(Caller::tenant).filter(|_| policy.tenancy == Tenancy::Isolated),
+    };
+    // An embedding leaves nothing in a cache that another could use.
+    let prompt = (head.operation != Operation::Embeddings).then(|| scope.chain(&scan.segments, body));
+    AffinityKey::of(session, prompt.as_ref(), entropy)
+}
+
+/// Bytes of prompt text. Media are left out: what they cost has little to do with how long their data is.
+fn prompt_bytes(scan: &RequestScan) -> u64 {
+    let counts = |segment: &&Segment| !matches!(segment.kind, SegmentKind::Media | SegmentKind::CacheSalt);
+    scan.segments.iter().filter(counts).map(|segment| segment.span.len() as u64).sum()
+}
+
+/// Whether to ask for usage in a stream, and what then becomes of the event that brings it.
+fn usage_event(operation: Operation, scan: &RequestScan) -> (UsageEvent, UsageVisibility) {
+    let streams = scan.stream && matches!(operation, Operation::ChatCompletions | Operation::Completions);
+    if streams && scan.include_usage != IncludeUsage::Requested {
+        (UsageEvent::Ask, UsageVisibility::Remove)
+    } else {
+        (UsageEvent::Leave, UsageVisibility::Keep)
+    }
+}
+
+fn malformed(error: &ScanError) -> Refused {
+    let param = match error {
+        ScanError::NoModel | ScanError::ModelNotAString | ScanError::DuplicateModel => Some("model"),
+        _ => None,
+    };
+    (ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, error.to_string()) }, "invalid_request")
+}
+
+fn model_not_found(scan: &RequestScan) -> Refused {
+    let message = format!("The model `{}` does not exist or you do not have access to it.", quoted(&scan.model));
+    (ApiError::new(ErrorKind::ModelNotFound, message), "model_not_found")
+}
+
+fn not_attached(scan: &RequestScan) -> Refused {
+    let message = format!("This API key is not attached to the endpoint `{}`.", quoted(&scan.model));
+    (ApiError::new(ErrorKind::KeyNotAttached, message), "key_not_attached")
+}
+
+fn no_backend() -> Refused {
+    (ApiError::new(ErrorKind::Unavailable, "No backend serves this endpoint at the moment."), "no_backend")
+}
+
+/// A model name as an error may quote it: a client can send megabytes of it.
+fn quoted(model: &str) -> &str {
+    const LONGEST_BYTES: usize = 256;
+    model.get(..model.floor_char_boundary(LONGEST_BYTES)).unwrap_or(model)
+}
+
+impl Plan {
+    /// The changes to the request's headers.
+    pub(super) fn mutations(&self, config: &Config, head: &Head) -> Option<Mutations> {
+        let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);
+        let mut set = vec![
+            (headers::MODEL, self.model.to_string()),
+            (headers::ROUTE, route.id.to_string()),
+            // An answer that we cannot read is an answer that we cannot count.
+            ("accept-encoding", "identity".to_owned()),
+        ];
+        let mut remove = vec![headers::DECISION];
+        match backend.affinity.mode {
+            PlacementMode::Endpoint => {
+                set.push((headers::CLUSTER, backend.cluster.to_string()));
+                let order: Vec<&str> = self.order(backend).map(|endpoint| &*endpoint.id).collect();
+                set.push((headers::DESTINATION_ENDPOINT, order.join(",")));
+            }
+            PlacementMode::Cluster => {
+                set.push((headers::CLUSTER, self.order(backend).next()?.cluster.to_string()));
+                remove.push(headers::DESTINATION_ENDPOINT);
+            }
+        }
+        match &head.caller {
+            Some(caller) => {
+                set.push((headers::KEY_ID, caller.key_id().to_owned()));
+                set.push((headers::TENANT, caller.tenant().to_owned()));
+                // The key was for us. An upstream that wants one gets its own.
+                remove.extend(attache_gate::CREDENTIAL_HEADERS);
+            }
+            None => remove.extend([headers::KEY_ID, headers::TENANT]),
+        }
+        match &self.reservation {
+            Some(reservation) => set.push((headers::RESERVATION, reservation.id.0.to_string())),
+            None => remove.push(headers::RESERVATION),
+        }
+        match config.rule(self.rule)?.request_timeout {
+            Some(timeout) => set.push((headers::UPSTREAM_TIMEOUT_MS, timeout.as_millis().to_string())),
+            None => remove.push(headers::UPSTREAM_TIMEOUT_MS),
+        }
+        if !self.splice.is_empty() && head.headers.get("content-length").is_some() {
+            set.push(("content-length", self.splice.spliced_len().to_string()));
+        }
+        Some(Mutations { set, remove, routing: Routing::Again })
+    }
+
+    /// Why the request went where it went, in one line.
+    pub(super) fn decision(&self, backend: &Backend) -> String {
+        let order: Vec<&str> = self.order(backend).map(|endpoint| &*endpoint.id).collect();
+        format!("cluster={}; endpoints={}; reason={}", backend.cluster, order.join(","), self.placement.reason.as_str())
+    }
+
+    fn order<'a>(&'a self, backend: &'a Backend) -> impl Iterator<Item = &'a Endpoint> {
+        self.placement.order.iter().filter_map(|&index| backend.endpoints.get(index))
+    }
+}

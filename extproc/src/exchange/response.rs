@@ -1,0 +1,90 @@
+//! The answer as it streams by: which bytes the client must not see, and what it will have cost.
+
+use attache_proto::headers;
+use attache_proto::response::{BodyFormat, EndOfStream, Output, ResponseScanner, UsageVisibility};
+use attache_proto::{Operation, Usage};
+use bytes::Bytes;
+
+use super::event::{Body, End, Headers, Mutations, Routing};
+use super::summary::Counted;
+use crate::limit::EstimateInput;
+
+/// One answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Its HTTP status.
+    pub(super) status: u16,
+    scanner: Option<ResponseScanner>,
+    format: Option<BodyFormat>,
+    visibility: UsageVisibility,
+    hidden: Vec<&'static str>,
+}
+
+impl Answer {
+    /// An answer that begins with these headers.
+    pub(super) fn new(response: &Headers, operation: Operation, visibility: UsageVisibility) -> Self {
+        // Without a status that is a number the proxy itself is broken; 502 says that nothing was served.
+        let status = response.get(":status").and_then(|status| status.parse().ok()).unwrap_or(502);
+        let format = response.get("content-type").and_then(BodyFormat::from_content_type);
+        let scanner =
+            format.filter(|_| served(status)).map(|format| ResponseScanner::new(operation, format, visibility));
+        // Whoever put them there.
+        let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
+        Self { status, scanner, format, visibility, hidden }
+    }
+
+    /// What becomes of its headers.
+    pub(super) fn mutations(&self) -> Mutations {
+        let mut remove = self.hidden.clone();
+        if self.scanner.is_some()
+            && self.format == Some(BodyFormat::EventStream)
+            && self.visibility == UsageVisibility::Remove
+        {
+            // One event less will come than the upstream counted.
+            remove.push("content-length");
+        }
+        Mutations { set: Vec::new(), remove, routing: Routing::Keep }
+    }
+
+    /// What becomes of a chunk of its body.
+    pub(super) fn feed(&mut self, chunk: &Bytes, end: End) -> Body {
+        let Some(scanner) = &mut self.scanner else { return Body::Unchanged };
+        let end = match end {
+            End::More => EndOfStream::More,
+            End::Last => EndOfStream::End,
+        };
+        match scanner.feed(chunk, end) {
+            Output::Unchanged => Body::Unchanged,
+            Output::Replaced(bytes) => Body::Replaced(bytes),
+        }
+    }
+
+    /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, the least it can have been.
+    pub(super) fn counted(&self, estimate: &EstimateInput) -> Option<Counted> {
+        if !served(self.status) {
+            return None;
+        }
+        let counted = self.scanner.as_ref().map(ResponseScanner::counted);
+        if let Some(usage) = counted.as_ref().and_then(|counted| counted.usage) {
+            return Some(Counted::Reported(usage));
+        }
+        Some(Counted::Estimated(least(estimate, counted.map_or(0, |counted| counted.content_events))))
+    }
+
+    /// How many events with content it had, if it is a stream of events.
+    pub(super) fn content_events(&self) -> Option<u64> {
+        let scanner = self.scanner.as_ref().filter(|_| self.format == Some(BodyFormat::EventStream))?;
+        Some(scanner.counted().content_events)
+    }
+}
+
+/// The least that an answer can have cost: its prompt, and a token for each event with content that passed.
+pub(super) fn least(estimate: &EstimateInput, content_events: u64) -> Usage {
+    let input = estimate.prompt_tokens();
+    Usage { input, output: content_events, total: input.saturating_add(content_events), ..Usage::default() }
+}
+
+/// Whether the upstream did the work: its errors cost nothing.
+fn served(status: u16) -> bool {
+    (200..300).contains(&status)
+}

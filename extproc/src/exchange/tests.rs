@@ -1,0 +1,443 @@
+//! The machine, driven by hand: no proxy, no ledger, no clock but the one we hold.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::{self, Documents};
+use crate::limit::CounterState;
+
+const YAML: &str = r#"
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: Backend
+metadata: {name: pool}
+spec: {endpoints: [{ip: {address: 10.0.0.1, port: 80}}, {ip: {address: 10.0.0.2, port: 80}}]}
+---
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: Backend
+metadata: {name: spare}
+spec: {endpoints: [{fqdn: {hostname: spare.example, port: 80}}]}
+---
+apiVersion: aigateway.envoyproxy.io/v1beta1
+kind: AIServiceBackend
+metadata: {name: pool}
+spec: {schema: {name: OpenAI}, backendRef: {name: pool, kind: Backend, group: gateway.envoyproxy.io}}
+---
+apiVersion: aigateway.envoyproxy.io/v1beta1
+kind: AIServiceBackend
+metadata: {name: spare}
+spec: {schema: {name: OpenAI}, backendRef: {name: spare, kind: Backend, group: gateway.envoyproxy.io}}
+---
+apiVersion: aigateway.envoyproxy.io/v1beta1
+kind: AIGatewayRoute
+metadata: {name: unified}
+spec:
+  rules:
+  - matches: [{headers: [{type: Exact, name: x-ai-eg-model, value: assistant}]}]
+    backendRefs:
+    - {name: pool, modelNameOverride: qwen, priority: 0}
+    - {name: spare, modelNameOverride: small, priority: 1}
+  llmRequestCosts: [{metadataKey: llm_total_token, type: TotalToken}]
+---
+apiVersion: aigateway.envoyproxy.io/v1beta1
+kind: AIGatewayRoute
+metadata: {name: limited}
+spec:
+  rules:
+  - matches: [{headers: [{type: Exact, name: x-ai-eg-model, value: metered}]}]
+    backendRefs: [{name: pool}]
+---
+apiVersion: attache.dev/v1alpha1
+kind: TokenLimitPolicy
+metadata: {name: per-key}
+spec:
+  targetRefs: [{group: aigateway.envoyproxy.io, kind: AIGatewayRoute, name: limited}]
+  limits: [{name: minute, per: [key], limit: 300, window: 1m}]
+---
+apiVersion: attache.dev/v1alpha1
+kind: ClientKey
+metadata: {name: app}
+spec: {sha256: 2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b, tenant: acme, routes: [unified, limited]}
+---
+apiVersion: attache.dev/v1alpha1
+kind: ClientKey
+metadata: {name: other}
+spec: {sha256: 0a11dbb67cbabc45ea3edc0e8fe95a17d5f9af4cd1b3bd7cfbdf3ad2d3b7e1ce, tenant: acme, routes: [limited]}
+"#;
+
+/// One exchange and what it shares with others.
+struct Table {
+    exchange: Exchange,
+    cooldown: Arc<CoolDown>,
+    config: Arc<Config>,
+    now: Instant,
+}
+
+impl Table {
+    fn set(profile: Profile) -> Self {
+        let outcome =
+            config::compile(Documents::from_text("test.yaml", YAML), config::model::Settings::default(), 1, None)
+                .unwrap();
+        let errors: Vec<_> =
+            outcome.diagnostics.iter().filter(|d| d.is_error()).map(|d| d.plain().to_string()).collect();
+        assert_eq!(errors, Vec::<String>::new());
+        let (config, cooldown, now) = (Arc::new(outcome.config), Arc::<CoolDown>::default(), Instant::now());
+        let exchange = Exchange::new(Arc::clone(&config), Arc::clone(&cooldown), profile, 7, now);
+        Self { exchange, cooldown, config, now }
+    }
+
+    fn again(&mut self) {
+        self.exchange =
+            Exchange::new(Arc::clone(&self.config), Arc::clone(&self.cooldown), Profile::Streamed, 7, self.now);
+    }
+
+    fn post(&mut self, body: &Value, extra: &[(&str, &str)]) -> Action {
+        self.post_chunks(&[&body.to_string()], extra)
+    }
+
+    fn post_chunks(&mut self, chunks: &[&str], extra: &[(&str, &str)]) -> Action {
+        let length = chunks.iter().map(|chunk| chunk.len()).sum::<usize>().to_string();
+        let mut head = vec![
+            (":method", "POST"),
+            (":path", "/v1/chat/completions"),
+            ("content-length", length.as_str()),
+            ("authorization", "Bearer secret"),
+        ];
+        head.extend(extra);
+        let mut action = self.exchange.request_headers(headers_of(&head), End::More, self.now).unwrap();
+        for (index, chunk) in chunks.iter().enumerate() {
+            if let Action::Respond(_) = action {
+                break;
+            }
+            let end = if index + 1 == chunks.len() { End::Last } else { End::More };
+            action = self.exchange.request_body(Bytes::from(chunk.to_string()), end, self.now).unwrap();
+        }
+        action
+    }
+
+    fn answer_head(&mut self, status: &str, content_type: &str, upstream: &str) -> Mutations {
+        let head = headers_of(&[(":status", status), ("content-type", content_type)]);
+        match self.exchange.response_headers(&head, End::More, Some(upstream), self.now).unwrap() {
+            Action::Answer(Reply::ResponseHeaders(mutations)) => mutations,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer_body(&mut self, chunk: &str, end: End) -> (Body, Costs) {
+        match self.exchange.response_body(&Bytes::from(chunk.to_owned()), end, self.now).unwrap() {
+            Action::Answer(Reply::ResponseBody(body, costs)) => (body, costs),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn admit(&mut self) -> Action {
+        let state = CounterState { settled: 40, held: 0, reset: Duration::from_secs(20) };
+        self.exchange.admitted(Ok(Admission::Granted { states: vec![state] }), self.now)
+    }
+
+    fn charged(&mut self) -> Vec<u64> {
+        let settlement = self.exchange.poll_settlement().expect("a settlement");
+        assert!(self.exchange.poll_settlement().is_none(), "a settlement comes once");
+        settlement.charges.iter().map(|charge| charge.actual).collect()
+    }
+}
+
+fn headers_of(pairs: &[(&str, &str)]) -> Headers {
+    Headers(pairs.iter().map(|(name, value)| (name.to_string(), Bytes::from(value.to_string()))).collect())
+}
+
+fn released(action: Action) -> (Mutations, Vec<Body>) {
+    let Action::Release(replies) = action else { panic!("{action:?}") };
+    let mut replies = replies.into_iter();
+    let Some(Reply::RequestHeaders(mutations)) = replies.next() else { panic!("headers first") };
+    let bodies = replies
+        .map(|reply| match reply {
+            Reply::RequestBody(mutations, body) if mutations == Mutations::default() => body,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    (mutations, bodies)
+}
+
+fn refused(action: Action) -> (u16, &'static str, Value) {
+    let Action::Respond(response) = action else { panic!("{action:?}") };
+    (response.status, response.reason, serde_json::from_str(&response.body).unwrap())
+}
+
+fn chat(model: &str) -> Value {
+    json!({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
+}
+
+fn set<'a>(mutations: &'a Mutations, name: &str) -> Option<&'a str> {
+    mutations.set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str())
+}
+
+#[test]
+fn a_request_is_released_with_its_route_its_replicas_and_the_models_name() {
+    let mut table = Table::set(Profile::Streamed);
+    let (mutations, bodies) = released(table.post(&chat("assistant"), &[]));
+    let sent = json!({"model": "qwen", "messages": [{"role": "user", "content": "Hello"}]}).to_string();
+    assert_eq!(bodies, vec![Body::Replaced(Bytes::from(sent.clone()))]);
+    assert_eq!(set(&mutations, "content-length"), Some(sent.len().to_string().as_str()));
+    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/pool"));
+    assert_eq!(set(&mutations, "x-attache-route"), Some("default/unified"));
+    assert_eq!(set(&mutations, "x-ai-eg-model"), Some("assistant"));
+    assert_eq!(set(&mutations, "x-attache-key-id"), Some("default/app"));
+    assert_eq!(set(&mutations, "x-attache-tenant"), Some("acme"));
+    assert_eq!(mutations.routing, Routing::Again);
+    let mut order: Vec<_> = set(&mutations, "x-gateway-destination-endpoint").unwrap().split(',').collect();
+    order.sort_unstable();
+    assert_eq!(order, ["10.0.0.1:80", "10.0.0.2:80"]);
+    assert!(mutations.remove.contains(&"authorization"), "the client's key stays here");
+    assert!(mutations.remove.contains(&"x-attache-reservation"));
+}
+
+#[test]
+fn every_chunk_gets_one_answer_and_those_without_the_model_are_left_alone() {
+    let mut table = Table::set(Profile::Streamed);
+    let action = table.post_chunks(&[r#"{"messages":[],"#, r#""model":"assi"#, r#"stant","x":1"#, "}", ""], &[]);
+    let (_, bodies) = released(action);
+    assert_eq!(
+        bodies,
+        vec![
+            Body::Unchanged,
+            Body::Replaced(Bytes::from_static(br#""model":"qwen""#)),
+            Body::Replaced(Bytes::from_static(br#","x":1"#)),
+            Body::Unchanged,
+            Body::Unchanged,
+        ]
+    );
+}
+
+#[test]
+fn in_the_buffered_profile_the_headers_are_answered_at_once_and_the_body_carries_the_decision() {
+    let mut table = Table::set(Profile::Buffered);
+    let head = headers_of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("api-key", "secret")]);
+    match table.exchange.request_headers(head, End::More, table.now).unwrap() {
+        Action::Answer(Reply::RequestHeaders(mutations)) => assert_eq!(mutations, Mutations::default()),
+        other => panic!("{other:?}"),
+    }
+    assert!(!table.exchange.is_released());
+    let body = Bytes::from(chat("assistant").to_string());
+    match table.exchange.request_body(body, End::Last, table.now).unwrap() {
+        Action::Release(replies) => match replies.as_slice() {
+            [Reply::RequestBody(mutations, Body::Replaced(_))] => {
+                assert_eq!(set(mutations, "x-attache-cluster"), Some("default/pool"));
+                assert_eq!(mutations.routing, Routing::Again);
+            }
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+    assert!(table.exchange.is_released());
+}
+
+#[test]
+fn a_stream_without_usage_is_asked_for_it_and_the_client_does_not_see_it() {
+    let mut table = Table::set(Profile::Streamed);
+    let body = json!({"model": "assistant", "stream": true, "messages": []});
+    let (_, bodies) = released(table.post(&body, &[]));
+    let [Body::Replaced(sent)] = bodies.as_slice() else { panic!("{bodies:?}") };
+    let sent: Value = serde_json::from_slice(sent).unwrap();
+    assert_eq!(sent["stream_options"], json!({"include_usage": true}));
+    let mutations = table.answer_head("200", "text/event-stream", "10.0.0.1:80");
+    assert!(mutations.remove.contains(&"content-length"));
+    let content = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}]}\n\n";
+    let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7}}\n\n";
+    let done = "data: [DONE]\n\n";
+    let mut seen = String::new();
+    let mut costs = Costs::new();
+    for (chunk, end) in [(content, End::More), (usage, End::More), (done, End::Last)] {
+        let (body, last) = table.answer_body(chunk, end);
+        match body {
+            Body::Unchanged => seen.push_str(chunk),
+            Body::Replaced(bytes) => seen.push_str(std::str::from_utf8(&bytes).unwrap()),
+        }
+        costs = last;
+    }
+    assert_eq!(seen, format!("{content}{done}"));
+    assert_eq!(costs, vec![(Arc::from("llm_total_token"), 7)]);
+    let summary = table.exchange.take_summary().unwrap();
+    assert_eq!(summary.outcome, Outcome::Answered(200));
+    assert!(matches!(summary.usage, Some(Counted::Reported(usage)) if usage.total == 7));
+    assert_eq!(summary.content_events, Some(1));
+}
+
+#[test]
+fn a_limited_request_waits_for_the_ledger_and_settles_what_the_answer_says() {
+    let mut table = Table::set(Profile::Streamed);
+    let action = table.post(&chat("metered"), &[]);
+    let Action::Reserve(request) = action else { panic!("{action:?}") };
+    assert!(!table.exchange.is_released());
+    assert_eq!(request.holds.len(), 1);
+    let (mutations, bodies) = released(table.admit());
+    assert_eq!(bodies, vec![Body::Unchanged], "the model's name is the same: nothing to change");
+    assert_eq!(set(&mutations, "x-attache-reservation"), Some(&*request.id.0));
+    let mutations = table.answer_head("200", "application/json", "10.0.0.1:80");
+    assert_eq!(set(&mutations, "x-ratelimit-remaining-tokens"), Some("260"));
+    assert!(table.exchange.poll_settlement().is_none());
+    table.answer_body(
+        r#"{"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":9,"total_tokens":29}}"#,
+        End::Last,
+    );
+    assert_eq!(table.charged(), [29]);
+    assert!(table.exchange.is_over() && table.exchange.reservation().is_none());
+    table.exchange.gone(table.now);
+    assert!(table.exchange.poll_settlement().is_none());
+}
+
+#[test]
+fn over_the_limit_the_answer_is_429_and_nothing_is_settled() {
+    let mut table = Table::set(Profile::Streamed);
+    table.post(&chat("metered"), &[]);
+    let state = CounterState { settled: 320, held: 0, reset: Duration::from_secs(18) };
+    let refusal = Admission::Refused { by: 0, states: vec![state] };
+    let action = table.exchange.admitted(Ok(refusal), table.now);
+    let Action::Respond(response) = &action else { panic!("{action:?}") };
+    let header = |name: &str| response.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
+    assert_eq!(header("retry-after").as_deref(), Some("18"));
+    assert_eq!(header("x-ratelimit-remaining-tokens").as_deref(), Some("0"));
+    let (status, reason, body) = refused(action);
+    assert_eq!((status, reason, &body["error"]["code"]), (429, "limited", &json!("rate_limit_exceeded")));
+    assert!(table.exchange.poll_settlement().is_none());
+}
+
+#[test]
+fn without_an_answer_of_the_ledger_nobody_gets_through() {
+    let mut table = Table::set(Profile::Streamed);
+    table.post(&chat("metered"), &[]);
+    let action = table.exchange.admitted(Err(StoreError::Timeout(Duration::from_millis(25))), table.now);
+    assert_eq!(refused(action).0, 503);
+    assert!(table.exchange.poll_settlement().is_none());
+}
+
+#[test]
+fn a_client_that_leaves_pays_for_what_it_got_at_whatever_point() {
+    // Before the answer began: the prompt, as estimated.
+    let mut table = Table::set(Profile::Streamed);
+    table.post(&chat("metered"), &[]);
+    released(table.admit());
+    table.exchange.gone(table.now);
+    let prompt = table.charged();
+    assert_eq!(prompt, [2], "`user` and `Hello` are nine bytes");
+    // In the middle of a stream: the prompt and the events that came.
+    table.again();
+    table.post(&chat("metered"), &[]);
+    released(table.admit());
+    table.answer_head("200", "text/event-stream", "10.0.0.1:80");
+    for _ in 0..3 {
+        table.answer_body("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", End::More);
+    }
+    table.exchange.gone(table.now);
+    assert_eq!(table.charged(), [prompt[0] + 3]);
+    let summary = table.exchange.take_summary().unwrap();
+    assert!(matches!(summary.usage, Some(Counted::Estimated(_))));
+    assert_eq!(summary.outcome, Outcome::Cancelled);
+    // While the ledger thinks: nothing that the exchange knows of.
+    table.again();
+    table.post(&chat("metered"), &[]);
+    table.exchange.gone(table.now);
+    assert!(table.exchange.poll_settlement().is_none());
+}
+
+#[test]
+fn an_upstreams_error_costs_nothing_and_passes_untouched() {
+    let mut table = Table::set(Profile::Streamed);
+    table.post(&chat("metered"), &[]);
+    released(table.admit());
+    table.answer_head("500", "application/json", "10.0.0.1:80");
+    let (body, _) = table.answer_body(r#"{"error":"broken","usage":{"total_tokens":99}}"#, End::Last);
+    assert_eq!(body, Body::Unchanged);
+    assert_eq!(table.charged(), [0]);
+    assert_eq!(table.exchange.take_summary().unwrap().outcome, Outcome::Answered(500));
+}
+
+#[test]
+fn bad_bodies_are_refused_each_with_its_own_reason() {
+    let cases = [
+        ("", 400, "empty"),
+        ("not json", 400, "not valid JSON"),
+        (r#"{"model":"assistant""#, 400, "not valid JSON"),
+        ("[]", 400, "must be a JSON object"),
+        (r#"{"messages":[]}"#, 400, "`model`"),
+        (r#"{"model":7}"#, 400, "must be a non-empty string"),
+        (r#"{"model":"assistant","model":"qwen"}"#, 400, "more than once"),
+        (r#"{"model":"nobody"}"#, 404, "`nobody`"),
+    ];
+    for (body, status, words) in cases {
+        let mut table = Table::set(Profile::Streamed);
+        let (got, _, answer) = refused(table.post_chunks(&[body], &[]));
+        assert_eq!(got, status, "{body}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{body}: {message}");
+        assert!(table.exchange.is_over());
+        assert!(table.exchange.poll_settlement().is_none());
+        assert!(matches!(table.exchange.take_summary().unwrap().outcome, Outcome::Local { .. }));
+    }
+}
+
+#[test]
+fn a_body_above_the_cap_is_refused_as_soon_as_it_is() {
+    let mut table = Table::set(Profile::Streamed);
+    let head = headers_of(&[(":method", "POST"), (":path", "/v1/completions"), ("x-api-key", "secret")]);
+    table.exchange.request_headers(head, End::More, table.now).unwrap();
+    let chunk = Bytes::from(vec![b'x'; 10 << 20]);
+    assert!(matches!(table.exchange.request_body(chunk.clone(), End::More, table.now), Ok(Action::Wait)));
+    let action = table.exchange.request_body(chunk, End::More, table.now).unwrap();
+    assert_eq!(refused(action).0, 413);
+}
+
+#[test]
+fn keys_decide_who_may_call_what() {
+    let mut table = Table::set(Profile::Streamed);
+    let (status, reason, _) = refused(table.post(&chat("assistant"), &[("x-api-key", "another one")]));
+    assert_eq!((status, reason.is_empty()), (401, false));
+    table.again();
+    let head = headers_of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("api-key", "unknown")]);
+    let action = table.exchange.request_headers(head, End::More, table.now).unwrap();
+    assert_eq!(refused(action).2["error"]["code"], json!("invalid_api_key"));
+}
+
+#[test]
+fn models_are_listed_for_the_key_that_asks() {
+    let mut table = Table::set(Profile::Streamed);
+    let head = headers_of(&[(":method", "GET"), (":path", "/v1/models"), ("authorization", "Bearer secret")]);
+    let action = table.exchange.request_headers(head, End::Last, table.now).unwrap();
+    let (status, _, body) = refused(action);
+    assert_eq!(status, 200);
+    let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["assistant", "metered"]);
+}
+
+#[test]
+fn a_backend_whose_replicas_fail_gives_way_to_the_next_priority_and_comes_back() {
+    let mut table = Table::set(Profile::Streamed);
+    for _ in 0..2 {
+        for upstream in ["10.0.0.1:80", "10.0.0.2:80"] {
+            table.again();
+            released(table.post(&chat("assistant"), &[]));
+            table.answer_head("503", "application/json", upstream);
+        }
+    }
+    table.again();
+    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/spare/spare.example:80"));
+    assert!(mutations.remove.contains(&"x-gateway-destination-endpoint"), "a cluster of one needs no list");
+    table.now += Duration::from_secs(60);
+    table.again();
+    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/pool"));
+}
+
+#[test]
+fn messages_out_of_order_are_errors_not_panics() {
+    let mut table = Table::set(Profile::Streamed);
+    assert!(table.exchange.request_body(Bytes::new(), End::Last, table.now).is_err());
+    assert!(table.exchange.response_body(&Bytes::new(), End::Last, table.now).is_err());
+    assert!(table.exchange.response_headers(&Headers::default(), End::Last, None, table.now).is_err());
+    assert!(matches!(table.admit(), Action::Wait));
+    assert!(!table.exchange.is_released(), "the stream must not end cleanly now");
+}

@@ -1,0 +1,146 @@
+//! The owner of the configuration: reads it at the start, on SIGHUP and whenever a file changes, and publishes what it
+//! compiles. Exchanges in flight keep what they started with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use attache_gate::ConfigError;
+use notify::{EventKind, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use crate::config::model::Settings;
+use crate::config::{self, Config, Diagnostic, Outcome, Resources};
+use crate::telemetry::Telemetry;
+
+/// Editors and ConfigMap updates touch several files in a row: wait until it is quiet for so long.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Reads the configuration again and again.
+#[derive(Debug)]
+pub struct Reloader {
+    paths: Vec<PathBuf>,
+    settings: Settings,
+    last_good: Resources,
+    published: Arc<ArcSwap<Config>>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Reloader {
+    /// Reads the configuration for the first time. What is sound is served; what is not is reported in the log.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the settings, which come from the command line, cannot be.
+    pub fn start(paths: Vec<PathBuf>, settings: Settings, telemetry: Arc<Telemetry>) -> Result<Self, ConfigError> {
+        let Outcome { config, resources, diagnostics, .. } =
+            config::compile(config::load(&paths), settings.clone(), 1, None)?;
+        let published = Arc::new(ArcSwap::from_pointee(config));
+        let reloader = Self { paths, settings, last_good: resources, published, telemetry };
+        reloader.report(&diagnostics);
+        Ok(reloader)
+    }
+
+    /// Where the configuration in force is published.
+    pub fn published(&self) -> Arc<ArcSwap<Config>> {
+        Arc::clone(&self.published)
+    }
+
+    /// Reads it again, and publishes what comes of it.
+    pub fn reload(&mut self) {
+        let generation = self.published.load().generation.saturating_add(1);
+        match config::compile(config::load(&self.paths), self.settings.clone(), generation, Some(&self.last_good)) {
+            Ok(Outcome { config, resources, diagnostics, .. }) => {
+                self.last_good = resources;
+                self.published.store(Arc::new(config));
+                self.report(&diagnostics);
+            }
+            // The settings were accepted at the start and have not changed.
+            Err(error) => error!(%error, "the configuration in force stays"),
+        }
+    }
+
+    /// Reloads on SIGHUP and on every change of the files, for ever.
+    pub async fn watch(mut self) {
+        let (changed, mut changes) = mpsc::channel(1);
+        // Held to the end: dropping it ends the watch.
+        let _watcher = self.watcher(changed);
+        let mut hangups = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).ok();
+        loop {
+            let hangup = async {
+                match &mut hangups {
+                    Some(hangups) => hangups.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(()) = changes.recv() => {
+                    tokio::time::sleep(QUIET).await;
+                    while changes.try_recv().is_ok() {}
+                }
+                _ = hangup => {}
+            }
+            // Reading and compiling take a while with thousands of routes: not on a thread that serves streams.
+            match tokio::task::spawn_blocking(move || {
+                self.reload();
+                self
+            })
+            .await
+            {
+                Ok(reloader) => self = reloader,
+                Err(panic) => {
+                    error!(%panic, "reading the configuration failed; the last one stays in force and is not read again");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Watches the directories, not the files: an editor replaces a file, a ConfigMap swaps a link beside it.
+    fn watcher(&self, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+        let notify = move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_))) {
+                // A full channel means that a reload is due already.
+                let _ = changed.try_send(());
+            }
+        };
+        let mut watcher = notify::recommended_watcher(notify)
+            .inspect_err(|error| warn!(%error, "cannot watch files; send SIGHUP after a change"))
+            .ok()?;
+        for path in &self.paths {
+            let directory = if path.is_dir() { path.as_path() } else { parent(path) };
+            if let Err(error) = watcher.watch(directory, RecursiveMode::Recursive) {
+                warn!(directory = %directory.display(), %error, "cannot watch; send SIGHUP after a change");
+            }
+        }
+        Some(watcher)
+    }
+
+    fn report(&self, diagnostics: &[Diagnostic]) {
+        let config = self.published.load();
+        let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
+        for diagnostic in diagnostics {
+            if diagnostic.is_error() {
+                error!("{}", diagnostic.plain());
+            } else {
+                warn!("{}", diagnostic.plain());
+            }
+        }
+        self.telemetry.config_loaded(config.generation, errors);
+        info!(
+            generation = config.generation,
+            routes = config.routes.len(),
+            backends = config.backends.len(),
+            errors,
+            "configuration in force"
+        );
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

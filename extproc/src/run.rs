@@ -1,0 +1,123 @@
+//! `attache run`: starts every part, and ends them in order.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tonic::transport::Server;
+use tonic_health::server::health_reporter;
+use tracing::{info, warn};
+
+use crate::admin::Admin;
+use crate::config::model::Settings;
+use crate::limit::{Ledger, RedisOptions, RedisStore};
+use crate::reload::Reloader;
+use crate::server::Processor;
+use crate::server::listen::{ListenAddress, Listener};
+use crate::telemetry::Telemetry;
+use crate::world::World;
+
+/// The name under which Envoy asks for our health.
+const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
+/// Streams of one connection. Envoy sends all streams of a worker over one, and must never have to wait for another.
+const STREAMS_PER_CONNECTION: u32 = 1_000_000;
+/// How much of a body may be under way on one stream; above a typical body, so that it comes without a round trip.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The same for all streams of a connection together.
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
+/// What `attache run` was told.
+#[derive(Debug)]
+pub struct RunOptions {
+    /// Files and directories with the operator's YAML.
+    pub config: Vec<PathBuf>,
+    /// Where Envoy finds us.
+    pub extproc_listen: ListenAddress,
+    /// Where the admin pages are.
+    pub admin_listen: String,
+    /// The ledger's Redis and how long it may take to answer; in memory without.
+    pub redis: Option<(String, Duration)>,
+    /// How long requests in flight may take to end.
+    pub drain_timeout: Duration,
+    /// What holds for all routes.
+    pub settings: Settings,
+}
+
+/// Runs until SIGTERM or SIGINT, then drains.
+///
+/// # Errors
+/// When an address cannot be bound or the Redis URL cannot be read.
+pub async fn run(options: RunOptions) -> io::Result<()> {
+    let telemetry = Arc::new(Telemetry::default());
+    let ledger = match &options.redis {
+        Some((url, deadline)) => {
+            let options = RedisOptions { deadline: *deadline, ..RedisOptions::default() };
+            let store = RedisStore::connect(url, options)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("--redis: {error}")))?;
+            Ledger::redis(store)
+        }
+        None => Ledger::memory(),
+    };
+    let reloader = Reloader::start(options.config, options.settings.clone(), Arc::clone(&telemetry))
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+    let world = Arc::new(World::new(options.settings, reloader.published(), ledger, telemetry));
+
+    let listener = Listener::bind(&options.extproc_listen).await?;
+    let admin_listener = TcpListener::bind(&options.admin_listen)
+        .await
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", options.admin_listen)))?;
+    let ready = Arc::new(AtomicBool::new(false));
+    let admin = Admin::new(Arc::clone(&world), Arc::clone(&ready)).router();
+    info!(extproc = listener.address(), admin = %admin_listener.local_addr()?, "listening");
+
+    let (health, health_service) = health_reporter();
+    health.set_service_status(SERVICE, tonic_health::ServingStatus::Serving).await;
+    let (drain, draining) = watch::channel(false);
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .add_service(Processor::service(Arc::clone(&world)))
+        .add_service(health_service);
+    let mut serving = tokio::spawn(async move {
+        match listener {
+            Listener::Tcp(incoming, _) => server.serve_with_incoming_shutdown(incoming, asked(draining)).await,
+            Listener::Unix(incoming, _file) => server.serve_with_incoming_shutdown(incoming, asked(draining)).await,
+        }
+    });
+    let watching = tokio::spawn(reloader.watch());
+    let admin = tokio::spawn(async move { axum::serve(admin_listener, admin).await });
+    ready.store(true, Ordering::Release);
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        ended = &mut serving => return Err(io::Error::other(format!("the gRPC server ended by itself: {ended:?}"))),
+    }
+    info!(in_flight = world.telemetry.in_flight(), "draining");
+    ready.store(false, Ordering::Release);
+    health.set_service_status(SERVICE, tonic_health::ServingStatus::NotServing).await;
+    drain.send_replace(true);
+    if tokio::time::timeout(options.drain_timeout, serving).await.is_err() {
+        warn!(in_flight = world.telemetry.in_flight(), "requests are cut: they took longer than the drain timeout");
+    }
+    watching.abort();
+    admin.abort();
+    let unsettled = world.ledger.drain(options.drain_timeout).await;
+    if unsettled > 0 {
+        warn!(unsettled, "charges are lost: the ledger did not take them in time");
+    }
+    info!("drained");
+    Ok(())
+}
+
+async fn asked(mut draining: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is an end as well.
+    let _ = draining.wait_for(|asked| *asked).await;
+}

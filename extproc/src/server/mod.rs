@@ -1,0 +1,59 @@
+//! The gRPC server: one stream of messages from Envoy drives one [`Exchange`](crate::exchange::Exchange).
+//!
+//! It fails closed. A stream that closes cleanly is a bypass for Envoy, whatever `failure_mode_allow` says, so a stream
+//! whose request phase did not complete always ends with an error status: after a panic, a decoding error, an oversized
+//! message or a message out of order.
+
+pub mod listen;
+mod stream;
+mod wire;
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
+    ExternalProcessor, ExternalProcessorServer,
+};
+use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use futures_util::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::world::World;
+
+/// What a message may be larger than a body's cap: headers, attributes and framing.
+const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
+
+/// The ext_proc service.
+#[derive(Debug, Clone)]
+pub struct Processor {
+    world: Arc<World>,
+}
+
+impl Processor {
+    /// The service, ready to be added to a tonic server.
+    pub fn service(world: Arc<World>) -> ExternalProcessorServer<Self> {
+        let cap = usize::try_from(world.settings.max_body_bytes).unwrap_or(usize::MAX);
+        ExternalProcessorServer::new(Self { world })
+            .max_decoding_message_size(cap.saturating_add(MESSAGE_OVERHEAD_BYTES))
+            .max_encoding_message_size(usize::MAX)
+    }
+}
+
+#[tonic::async_trait]
+impl ExternalProcessor for Processor {
+    type ProcessStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
+
+    async fn process(
+        &self,
+        request: Request<Streaming<ProcessingRequest>>,
+    ) -> Result<Response<Self::ProcessStream>, Status> {
+        let replies = stream::replies(request.into_inner(), Arc::clone(&self.world));
+        // A panic must not take the connection with it, which carries every stream of an Envoy worker, and must not look
+        // like a clean end.
+        let guarded = AssertUnwindSafe(replies)
+            .catch_unwind()
+            .map(|reply| reply.unwrap_or_else(|_| Err(Status::internal("the exchange panicked"))));
+        Ok(Response::new(Box::pin(guarded)))
+    }
+}

@@ -1,0 +1,378 @@
+//! Metrics: what an exchange's summary adds to, and the page that Prometheus reads.
+//!
+//! The `gen_ai_*` names are OpenTelemetry's GenAI conventions in their Prometheus form, so dashboards made for them work.
+//! Every label value comes from the configuration or from a fixed list, never from a client, so the number of series is
+//! bounded.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::exchange::{AdmissionOutcome, Counted, Outcome, Summary};
+use crate::limit::LedgerStats;
+
+/// Buckets for tokens: powers of 4, as OpenTelemetry recommends for `gen_ai.client.token.usage`.
+const TOKEN_BUCKETS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1024.0,
+    4096.0,
+    16384.0,
+    65536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+/// Buckets for a whole request, in seconds, as OpenTelemetry recommends for `gen_ai.server.request.duration`.
+const DURATION_BUCKETS: [f64; 14] =
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+/// Buckets for the first token, in seconds, as OpenTelemetry recommends for `gen_ai.server.time_to_first_token`.
+const FIRST_TOKEN_BUCKETS: [f64; 16] =
+    [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Buckets for one further token, in seconds, as OpenTelemetry recommends for `gen_ai.server.time_per_output_token`.
+const PER_TOKEN_BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
+/// Buckets for the time that we hold a request, in seconds.
+const HELD_BUCKETS: [f64; 12] =
+    [0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1.0];
+
+/// All metrics of the process.
+pub struct Telemetry {
+    registry: Registry,
+    token_usage: Family<TokenLabels, Histogram, fn() -> Histogram>,
+    request_duration: Family<ModelLabels, Histogram, fn() -> Histogram>,
+    time_to_first_token: Family<ModelLabels, Histogram, fn() -> Histogram>,
+    time_per_output_token: Family<ModelLabels, Histogram, fn() -> Histogram>,
+    streams: Counter,
+    in_flight: Gauge,
+    requests: Family<OutcomeLabels, Counter>,
+    held: Histogram,
+    admissions: Family<AdmissionLabels, Counter>,
+    placements: Family<PlacementLabels, Counter>,
+    estimated: Counter,
+    cancelled: Counter,
+    config_generation: Gauge,
+    config_objects_in_error: Gauge,
+    config_last_reload_successful: Gauge,
+    config_reloads: Counter,
+    store: StoreMetrics,
+    endpoints_cooling: Gauge,
+}
+
+/// What the ledger counts itself and is asked for when the page is read.
+#[derive(Default)]
+struct StoreMetrics {
+    round_trips: Counter,
+    errors: Counter,
+    lost_settlements: Counter,
+    queue: Gauge,
+    reservations: Gauge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabels {
+    gen_ai_operation_name: &'static str,
+    gen_ai_provider_name: &'static str,
+    gen_ai_original_model: Arc<str>,
+    gen_ai_request_model: Arc<str>,
+    gen_ai_response_model: Arc<str>,
+    error_type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TokenLabels {
+    gen_ai_token_type: &'static str,
+    gen_ai_operation_name: &'static str,
+    gen_ai_provider_name: &'static str,
+    gen_ai_original_model: Arc<str>,
+    gen_ai_request_model: Arc<str>,
+    gen_ai_response_model: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    route: Arc<str>,
+    model: Arc<str>,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AdmissionLabels {
+    route: Arc<str>,
+    decision: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PlacementLabels {
+    cluster: Arc<str>,
+    reason: &'static str,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        let mut telemetry = Self {
+            registry: Registry::default(),
+            token_usage: Family::new_with_constructor(|| Histogram::new(TOKEN_BUCKETS)),
+            request_duration: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
+            time_to_first_token: Family::new_with_constructor(|| Histogram::new(FIRST_TOKEN_BUCKETS)),
+            time_per_output_token: Family::new_with_constructor(|| Histogram::new(PER_TOKEN_BUCKETS)),
+            streams: Counter::default(),
+            in_flight: Gauge::default(),
+            requests: Family::default(),
+            held: Histogram::new(HELD_BUCKETS),
+            admissions: Family::default(),
+            placements: Family::default(),
+            estimated: Counter::default(),
+            cancelled: Counter::default(),
+            config_generation: Gauge::default(),
+            config_objects_in_error: Gauge::default(),
+            config_last_reload_successful: Gauge::default(),
+            config_reloads: Counter::default(),
+            store: StoreMetrics::default(),
+            endpoints_cooling: Gauge::default(),
+        };
+        telemetry.register();
+        telemetry
+    }
+}
+
+impl Telemetry {
+    fn register(&mut self) {
+        let gen_ai = self.registry.sub_registry_with_prefix("gen_ai");
+        gen_ai.register("client_token_usage", "Tokens of one request, by kind", self.token_usage.clone());
+        gen_ai.register_with_unit(
+            "server_request_duration",
+            "From the request's headers to the end of the answer",
+            Unit::Seconds,
+            self.request_duration.clone(),
+        );
+        gen_ai.register_with_unit(
+            "server_time_to_first_token",
+            "From the release of the request to the first bytes of the answer",
+            Unit::Seconds,
+            self.time_to_first_token.clone(),
+        );
+        gen_ai.register_with_unit(
+            "server_time_per_output_token",
+            "Time of each further token of a streamed answer",
+            Unit::Seconds,
+            self.time_per_output_token.clone(),
+        );
+        let attache = self.registry.sub_registry_with_prefix("attache");
+        attache.register("streams", "ext_proc streams that Envoy opened", self.streams.clone());
+        attache.register("in_flight", "ext_proc streams that are open", self.in_flight.clone());
+        attache.register("requests", "Requests, by how they ended", self.requests.clone());
+        attache.register_with_unit(
+            "request_held",
+            "From the request's headers to its release, waiting for its body and for the ledger included",
+            Unit::Seconds,
+            self.held.clone(),
+        );
+        attache.register("limit_decisions", "What the ledger said", self.admissions.clone());
+        attache.register("affinity_decisions", "Why an endpoint was chosen", self.placements.clone());
+        attache.register("usage_estimated", "Answers whose usage the upstream did not say", self.estimated.clone());
+        attache.register("cancelled", "Requests that client or upstream left", self.cancelled.clone());
+        attache.register(
+            "config_generation",
+            "Counts up with every configuration in force",
+            self.config_generation.clone(),
+        );
+        attache.register(
+            "config_objects_in_error",
+            "Objects of the configuration that are left out, or kept in their last good state",
+            self.config_objects_in_error.clone(),
+        );
+        attache.register(
+            "config_last_reload_successful",
+            "1 if the last reading of the configuration had no errors",
+            self.config_last_reload_successful.clone(),
+        );
+        attache.register("config_reloads", "Readings of the configuration", self.config_reloads.clone());
+        attache.register("store_round_trips", "Commands sent to Redis", self.store.round_trips.clone());
+        attache.register(
+            "store_errors",
+            "Operations that Redis did not answer, or with an error",
+            self.store.errors.clone(),
+        );
+        attache.register("store_lost_settlements", "Charges that were given up", self.store.lost_settlements.clone());
+        attache.register("store_queue", "Charges that wait to be sent to Redis", self.store.queue.clone());
+        attache.register(
+            "reservations",
+            "Reservations that are held in the ledger in memory",
+            self.store.reservations.clone(),
+        );
+        attache.register(
+            "endpoints_cooling",
+            "Endpoints that are left alone after failures",
+            self.endpoints_cooling.clone(),
+        );
+    }
+
+    /// A stream was opened; it is in flight for as long as the answer lives.
+    pub fn stream_opened(&self) -> InFlight {
+        self.streams.inc();
+        self.in_flight.inc();
+        InFlight(self.in_flight.clone())
+    }
+
+    /// Streams that are open.
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.get()
+    }
+
+    /// A configuration was read.
+    pub fn config_loaded(&self, generation: u64, errors: usize) {
+        self.config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.config_objects_in_error.set(gauge(errors));
+        self.config_last_reload_successful.set(i64::from(errors == 0));
+        self.config_reloads.inc();
+    }
+
+    /// An exchange is over.
+    pub fn observe(&self, summary: &Summary) {
+        let unknown = || Arc::from("");
+        self.requests
+            .get_or_create(&OutcomeLabels {
+                route: summary.route.clone().unwrap_or_else(unknown),
+                model: summary.model.clone().unwrap_or_else(unknown),
+                outcome: outcome(summary.outcome),
+            })
+            .inc();
+        if summary.outcome == Outcome::Cancelled {
+            self.cancelled.inc();
+        }
+        if let Some(held) = summary.held {
+            self.held.observe(held.as_secs_f64());
+        }
+        if let (Some(admission), Some(route)) = (summary.admission, &summary.route) {
+            let decision = match admission {
+                AdmissionOutcome::Granted => "granted",
+                AdmissionOutcome::Refused => "refused",
+                AdmissionOutcome::Unavailable => "unavailable",
+            };
+            self.admissions.get_or_create(&AdmissionLabels { route: Arc::clone(route), decision }).inc();
+        }
+        if let (Some(reason), Some(cluster)) = (summary.placement, &summary.cluster) {
+            let labels = PlacementLabels { cluster: Arc::clone(cluster), reason: reason.as_str() };
+            self.placements.get_or_create(&labels).inc();
+        }
+        self.observe_model(summary);
+    }
+
+    fn observe_model(&self, summary: &Summary) {
+        let (Some(operation), Some(model), Some(served)) = (summary.operation, &summary.model, &summary.served_model)
+        else {
+            return;
+        };
+        let labels = ModelLabels {
+            gen_ai_operation_name: operation.metric_name(),
+            gen_ai_provider_name: "openai",
+            gen_ai_original_model: Arc::clone(model),
+            gen_ai_request_model: Arc::clone(served),
+            gen_ai_response_model: Arc::clone(served),
+            error_type: error_type(summary.outcome),
+        };
+        self.request_duration.get_or_create(&labels).observe(summary.duration.as_secs_f64());
+        if let Some(first) = summary.time_to_first_token {
+            self.time_to_first_token.get_or_create(&labels).observe(first.as_secs_f64());
+            if let (Some(held), Some(events)) = (summary.held, summary.content_events)
+                && let Some(further) = events.checked_sub(1).filter(|further| *further > 0)
+            {
+                let streaming = summary.duration.saturating_sub(held).saturating_sub(first);
+                self.time_per_output_token.get_or_create(&labels).observe(streaming.as_secs_f64() / further as f64);
+            }
+        }
+        let Some(counted) = &summary.usage else { return };
+        if matches!(counted, Counted::Estimated(_)) {
+            self.estimated.inc();
+        }
+        let usage = counted.usage();
+        for (gen_ai_token_type, tokens) in [
+            ("input", usage.input),
+            ("output", usage.output),
+            ("cached_input", usage.cached_input),
+            ("cache_creation_input", usage.cache_creation_input),
+            ("reasoning", usage.reasoning),
+        ] {
+            // Input and output always, the others where there are any: most upstreams know nothing of them.
+            if tokens > 0 || matches!(gen_ai_token_type, "input" | "output") {
+                let labels = TokenLabels {
+                    gen_ai_token_type,
+                    gen_ai_operation_name: labels.gen_ai_operation_name,
+                    gen_ai_provider_name: labels.gen_ai_provider_name,
+                    gen_ai_original_model: Arc::clone(model),
+                    gen_ai_request_model: Arc::clone(served),
+                    gen_ai_response_model: Arc::clone(served),
+                };
+                self.token_usage.get_or_create(&labels).observe(tokens as f64);
+            }
+        }
+    }
+
+    /// The page that Prometheus reads, with these figures of the ledger and of the cool-down table.
+    pub fn page(&self, ledger: &LedgerStats, endpoints_cooling: usize) -> String {
+        self.store.round_trips.inner().store(ledger.round_trips, Ordering::Relaxed);
+        self.store.errors.inner().store(ledger.errors, Ordering::Relaxed);
+        self.store.lost_settlements.inner().store(ledger.lost_settlements, Ordering::Relaxed);
+        self.store.queue.set(gauge(ledger.queue_length));
+        self.store.reservations.set(gauge(ledger.reservations.unwrap_or(0)));
+        self.endpoints_cooling.set(gauge(endpoints_cooling));
+        let mut page = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut page, &self.registry);
+        page
+    }
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+/// One open stream.
+#[derive(Debug)]
+pub struct InFlight(Gauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn gauge(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Answered(status) => match status {
+            100..=299 => "served",
+            300..=499 => "upstream_4xx",
+            _ => "upstream_5xx",
+        },
+        Outcome::Local { reason, .. } => reason,
+        Outcome::Cancelled => "cancelled",
+    }
+}
+
+fn error_type(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Answered(100..=299) => "",
+        Outcome::Answered(400..=499) => "upstream_4xx",
+        Outcome::Answered(_) => "upstream_5xx",
+        Outcome::Local { reason, .. } => reason,
+        Outcome::Cancelled => "cancelled",
+    }
+}

@@ -1,0 +1,43 @@
+//! What all exchanges share: the configuration, the ledger, the cool-down table, the counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use crate::config::Config;
+use crate::config::model::Settings;
+use crate::limit::Ledger;
+use crate::route::CoolDown;
+use crate::telemetry::Telemetry;
+
+/// Everything that outlives an exchange, each with one owner.
+#[derive(Debug)]
+pub struct World {
+    /// From the command line; fixed for the life of the process.
+    pub settings: Settings,
+    /// The configuration in force; the reloader replaces it.
+    pub config: Arc<ArcSwap<Config>>,
+    /// Token limits.
+    pub ledger: Ledger,
+    /// Endpoints that failed.
+    pub cooldown: Arc<CoolDown>,
+    /// Metrics.
+    pub telemetry: Arc<Telemetry>,
+    entropy: AtomicU64,
+}
+
+impl World {
+    /// Puts the parts together.
+    pub fn new(settings: Settings, config: Arc<ArcSwap<Config>>, ledger: Ledger, telemetry: Arc<Telemetry>) -> Self {
+        // `RandomState` is seeded by the operating system; one such draw a process is all we need of it.
+        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
+        Self { settings, config, ledger, cooldown: Arc::default(), telemetry, entropy: AtomicU64::new(seed) }
+    }
+
+    /// A fresh number for choices by weight: no secret, only evenly spread.
+    pub fn entropy(&self) -> u64 {
+        let step = self.entropy.fetch_add(1, Ordering::Relaxed);
+        xxhash_rust::xxh3::xxh3_64(&step.to_le_bytes())
+    }
+}
