@@ -1,0 +1,52 @@
+//! The programs under test and beside it, as the Makefile names them in the environment.
+
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::error::{Error, Result};
+
+/// Envoy.
+pub fn envoy() -> Result<PathBuf> {
+    named("ENVOY", "Envoy")
+}
+
+/// The Redis server.
+pub fn redis_server() -> Result<PathBuf> {
+    named("REDIS_SERVER", "redis-server")
+}
+
+/// A Python that has the official client libraries.
+pub fn python() -> Result<PathBuf> {
+    named("ATTACHE_PYTHON", "Python with the official client libraries")
+}
+
+/// The Wasm filter's file.
+pub fn wasm_filter() -> Result<PathBuf> {
+    named("ATTACHE_WASM_FILE", "the Wasm filter")
+}
+
+/// The program `attache`, ready for its arguments. Options that a developer has in the environment do not reach it.
+pub fn attache() -> Result<Command> {
+    let mut command = Command::new(named("ATTACHE_BIN", "the sidecar")?);
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("ATTACHE_") {
+            command.env_remove(name);
+        }
+    }
+    Ok(command)
+}
+
+/// Where all temporary files go: Cargo's target directory.
+pub fn target_directory() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
+}
+
+fn named(variable: &'static str, program: &'static str) -> Result<PathBuf> {
+    let path = env::var_os(variable).filter(|path: &OsString| !path.is_empty());
+    path.map(PathBuf::from).ok_or(Error::NoProgram { variable, program, target: "make test" })
+}
