@@ -24,6 +24,7 @@ pub struct Reloader {
     paths: Vec<PathBuf>,
     settings: Settings,
     last_good: Resources,
+    fingerprint: u64,
     published: Arc<ArcSwap<Config>>,
     telemetry: Arc<Telemetry>,
 }
@@ -34,10 +35,11 @@ impl Reloader {
     /// # Errors
     /// [`ConfigError`] when the settings, which come from the command line, cannot be.
     pub fn start(paths: Vec<PathBuf>, settings: Settings, telemetry: Arc<Telemetry>) -> Result<Self, ConfigError> {
-        let Outcome { config, resources, diagnostics, .. } =
-            config::compile(config::load(&paths), settings.clone(), 1, None)?;
+        let documents = config::load(&paths);
+        let fingerprint = documents.fingerprint();
+        let Outcome { config, resources, diagnostics, .. } = config::compile(documents, settings.clone(), 1, None)?;
         let published = Arc::new(ArcSwap::from_pointee(config));
-        let reloader = Self { paths, settings, last_good: resources, published, telemetry };
+        let reloader = Self { paths, settings, last_good: resources, fingerprint, published, telemetry };
         reloader.report(&diagnostics);
         Ok(reloader)
     }
@@ -47,10 +49,16 @@ impl Reloader {
         Arc::clone(&self.published)
     }
 
-    /// Reads it again, and publishes what comes of it.
+    /// Reads it again, and publishes what comes of it if it says anything new.
     pub fn reload(&mut self) {
+        let documents = config::load(&self.paths);
+        let fingerprint = documents.fingerprint();
+        if fingerprint == self.fingerprint {
+            return;
+        }
+        self.fingerprint = fingerprint;
         let generation = self.published.load().generation.saturating_add(1);
-        match config::compile(config::load(&self.paths), self.settings.clone(), generation, Some(&self.last_good)) {
+        match config::compile(documents, self.settings.clone(), generation, Some(&self.last_good)) {
             Ok(Outcome { config, resources, diagnostics, .. }) => {
                 self.last_good = resources;
                 self.published.store(Arc::new(config));
@@ -142,5 +150,42 @@ fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_a_change_of_what_is_written_makes_a_new_generation() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("backend.yaml");
+        let backend = |port: u16| {
+            format!(
+                "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: Backend\nmetadata: {{name: a}}\n\
+                 spec: {{endpoints: [{{ip: {{address: 10.0.0.1, port: {port}}}}}]}}\n"
+            )
+        };
+        fs::write(&file, backend(80)).unwrap();
+        let paths = vec![directory.path().to_owned()];
+        let mut reloader = Reloader::start(paths, Settings::default(), Arc::default()).unwrap();
+        let generation = |reloader: &Reloader| reloader.published().load().generation;
+        fs::write(directory.path().join("sidecar.log"), "a line").unwrap();
+        fs::write(&file, backend(80)).unwrap();
+        reloader.reload();
+        assert_eq!(generation(&reloader), 1);
+        fs::write(&file, backend(81)).unwrap();
+        reloader.reload();
+        assert_eq!(generation(&reloader), 2);
+        fs::rename(&file, directory.path().join("renamed.yaml")).unwrap();
+        reloader.reload();
+        assert_eq!(generation(&reloader), 3, "messages name the file");
+        fs::remove_dir_all(directory.path()).unwrap();
+        reloader.reload();
+        reloader.reload();
+        assert_eq!(generation(&reloader), 4, "what cannot be read is news once");
     }
 }

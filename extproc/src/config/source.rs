@@ -9,6 +9,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::diagnostic::{Diagnostic, Location, Severity, Source};
 use super::node::{self, Document};
 
@@ -18,6 +20,7 @@ pub struct Documents {
     pub(super) documents: Vec<Document>,
     pub(super) lost: Vec<Lost>,
     pub(super) diagnostics: Vec<Diagnostic>,
+    fingerprint: u64,
 }
 
 /// A file or directory of which something could not be read, so that what is missing from it may still be wanted.
@@ -54,10 +57,17 @@ impl Documents {
         documents
     }
 
+    /// The same for two readings of the same names and texts: nothing has to be compiled then. A directory is touched
+    /// for many reasons, a log file that is written into it among them.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
     fn read(&mut self, path: &Path) {
         let read = if path.is_dir() { self.read_directory(path) } else { self.read_file(path) };
         if let Err(error) = read {
             let message = format!("cannot read {}: {error}", path.display());
+            self.mark(&message);
             self.diagnostics.push(Diagnostic::general(Severity::Error, message));
             self.lost.push(Lost { path: path.to_owned(), client_keys: ClientKeys::Possible });
         }
@@ -92,7 +102,13 @@ impl Documents {
         Ok(())
     }
 
+    fn mark(&mut self, text: &str) {
+        self.fingerprint = xxh3_64_with_seed(text.as_bytes(), self.fingerprint);
+    }
+
     fn add(&mut self, name: &str, text: String) {
+        self.mark(name);
+        self.mark(&text);
         let source = Arc::new(Source::new(name, text));
         let parsed = node::parse(&source);
         if let Some(broken) = parsed.broken {

@@ -102,7 +102,7 @@ pub(super) struct Read {
 
 /// Reads every document.
 pub(super) fn read(documents: Documents) -> Read {
-    let Documents { documents, lost, diagnostics } = documents;
+    let Documents { documents, lost, diagnostics, .. } = documents;
     let mut reader = Reader { read: Read { lost, diagnostics, ..Read::default() }, foreign: HashSet::new() };
     for Document { source, root, diagnostics } in documents {
         let state = if diagnostics.is_empty() { Text::Sound } else { Text::Faulty };
