@@ -15,7 +15,7 @@ use super::event::{Mutations, Routing};
 use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, RuleId};
 use crate::limit::{EstimateInput, ReserveRequest, Subject};
-use crate::route::{self, CoolDown};
+use crate::route::{self, CoolDown, Resolution};
 
 /// What was decided for one request.
 #[derive(Debug)]
@@ -45,12 +45,13 @@ pub(super) fn plan(
 ) -> Result<Plan, Refused> {
     let scan = request::scan(head.operation, body).map_err(|error| malformed(&error))?;
     let unknown = || model_not_found(&scan);
-    let rule_id = route::resolve(config, &scan.model, |name| head.headers.get(name)).ok_or_else(unknown)?;
+    let rule_id = match route::resolve(config, &scan.model, head.caller.as_ref(), |name| head.headers.get(name)) {
+        Resolution::Rule(id) => id,
+        Resolution::NotAttached => return Err(not_attached(&scan)),
+        Resolution::Unknown => return Err(unknown()),
+    };
     let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
     let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
-    if !config.gate.may_call(head.caller.as_ref(), &route.id) {
-        return Err(not_attached(&scan));
-    }
     let (target, backend) = route::choose(rule, config, cooldown, entropy, now)
         .and_then(|target| Some((target, config.backends.get(target.backend)?)))
         .ok_or_else(no_backend)?;

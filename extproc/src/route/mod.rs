@@ -9,20 +9,45 @@ pub use cooldown::CoolDown;
 
 use std::time::Instant;
 
-use crate::config::model::{Config, Rule, RuleId, Target};
+use attache_gate::Caller;
 
-/// The first rule, most specific first, that serves `model` for a request with these headers.
+use crate::config::model::{Config, Rule, RuleId, RuleMatch, Target};
+
+/// What a search for a rule came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// This rule.
+    Rule(RuleId),
+    /// Rules serve the model, but none of them for this caller.
+    NotAttached,
+    /// No rule serves the model for a request with these headers.
+    Unknown,
+}
+
+/// The first rule, most specific first, that serves `model` for a request with these headers and that the caller may use:
+/// two routes may serve one name for different keys.
 ///
 /// `header` answers with a request header's value by its lower-case name.
-pub fn resolve<'a>(config: &Config, model: &str, header: impl Fn(&str) -> Option<&'a str>) -> Option<RuleId> {
-    config.rules_by_model.get(model)?.iter().copied().find(|&id| {
-        config.rule(id).is_some_and(|rule| {
-            rule.matches.iter().any(|rule_match| {
-                *rule_match.model == *model
-                    && rule_match.headers.iter().all(|(name, value)| header(name) == Some(value))
-            })
-        })
-    })
+pub fn resolve<'a>(
+    config: &Config,
+    model: &str,
+    caller: Option<&Caller>,
+    header: impl Fn(&str) -> Option<&'a str>,
+) -> Resolution {
+    let serves = |rule_match: &RuleMatch| {
+        *rule_match.model == *model && rule_match.headers.iter().all(|(name, value)| header(name) == Some(value))
+    };
+    let mut resolution = Resolution::Unknown;
+    for &id in config.rules_by_model.get(model).into_iter().flatten() {
+        let (Some(route), Some(rule)) = (config.route(id), config.rule(id)) else { continue };
+        if rule.matches.iter().any(serves) {
+            if config.gate.may_call(caller, &route.id) {
+                return Resolution::Rule(id);
+            }
+            resolution = Resolution::NotAttached;
+        }
+    }
+    resolution
 }
 
 /// The target that takes this request: the lowest priority number with a target that is not cooling down, by weight within

@@ -49,11 +49,31 @@ impl ExternalProcessor for Processor {
         request: Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<Self::ProcessStream>, Status> {
         let replies = stream::replies(request.into_inner(), Arc::clone(&self.world));
-        // A panic must not take the connection with it, which carries every stream of an Envoy worker, and must not look
-        // like a clean end.
-        let guarded = AssertUnwindSafe(replies)
-            .catch_unwind()
-            .map(|reply| reply.unwrap_or_else(|_| Err(Status::internal("the exchange panicked"))));
-        Ok(Response::new(Box::pin(guarded)))
+        Ok(Response::new(Box::pin(catch_panics(replies))))
+    }
+}
+
+/// A panic must not take the connection with it, which carries every stream of an Envoy worker, and must not look like a
+/// clean end.
+fn catch_panics(
+    replies: impl Stream<Item = Result<ProcessingResponse, Status>>,
+) -> impl Stream<Item = Result<ProcessingResponse, Status>> {
+    AssertUnwindSafe(replies)
+        .catch_unwind()
+        .map(|reply| reply.unwrap_or_else(|_| Err(Status::internal("the exchange panicked"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_an_exchange_ends_its_stream_with_an_error() {
+        let replies = async_stream::stream! {
+            yield Ok(ProcessingResponse::default());
+            panic!("a fault of ours");
+        };
+        let seen: Vec<_> = catch_panics(replies).map(|reply| reply.map_err(|status| status.code())).collect().await;
+        assert_eq!(seen, [Ok(ProcessingResponse::default()), Err(tonic::Code::Internal)]);
     }
 }
