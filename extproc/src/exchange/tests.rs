@@ -215,7 +215,12 @@ fn every_chunk_gets_one_answer_and_those_without_the_model_are_left_alone() {
 #[test]
 fn in_the_buffered_profile_the_headers_are_answered_at_once_and_the_body_carries_the_decision() {
     let mut table = Table::set(Profile::Buffered);
-    let head = headers_of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("api-key", "secret")]);
+    let head = headers_of(&[
+        (":method", "POST"),
+        (":path", "/v1/chat/completions"),
+        ("api-key", "secret"),
+        ("content-length", "1"),
+    ]);
     match table.exchange.request_headers(head, End::More, table.now).unwrap() {
         Action::Answer(Reply::RequestHeaders(mutations)) => assert_eq!(mutations, Mutations::default()),
         other => panic!("{other:?}"),
@@ -227,6 +232,7 @@ fn in_the_buffered_profile_the_headers_are_answered_at_once_and_the_body_carries
             [Reply::RequestBody(mutations, Body::Replaced(_))] => {
                 assert_eq!(set(mutations, "x-attache-cluster"), Some("default/pool"));
                 assert_eq!(mutations.routing, Routing::Again);
+                assert_eq!(set(mutations, "content-length"), None, "the proxy refuses that in this mode");
             }
             other => panic!("{other:?}"),
         },

@@ -1,4 +1,4 @@
-//! The gRPC server, from outside, by a client that does what Envoy does and what it should not.
+//! Streams by a client that does what Envoy does, and what it should not.
 
 use std::sync::Arc;
 use std::time::Duration;

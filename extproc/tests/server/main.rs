@@ -1,0 +1,4 @@
+//! The gRPC server from outside, over TCP.
+
+#[cfg(test)]
+mod streams;
