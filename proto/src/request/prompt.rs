@@ -77,6 +77,10 @@ impl PromptField {
     }
 }
 
+/// How many pieces of one field are told apart. Ten thousand messages have half as many; a body of `[1,1,1,...]` would
+/// otherwise take twenty times its size in memory.
+const MAX_SEGMENTS: usize = 65_536;
+
 struct Prompt<'s, 'a> {
     scanner: &'s mut Scanner<'a>,
     segments: Vec<Segment>,
@@ -114,7 +118,7 @@ impl Prompt<'_, '_> {
                 }
             }
         }
-        if let Some(role) = role {
+        if let Some(role) = role.filter(|_| self.segments.len() < MAX_SEGMENTS) {
             self.segments.insert(first, role);
         }
         Ok(())
@@ -155,11 +159,12 @@ impl Prompt<'_, '_> {
                 }
             }
         }
-        self.segments.push(match (announces_text, text, media) {
+        let segment = match (announces_text, text, media) {
             (Some(true), Some(text), _) | (None, Some(text), None) => string(SegmentKind::Text, text),
             (Some(false) | None, _, Some(span)) => Segment { kind: SegmentKind::Media, span, form: SegmentForm::Raw },
             _ => Segment { kind: SegmentKind::Text, span: start..self.scanner.offset(), form: SegmentForm::Raw },
-        });
+        };
+        self.push(segment);
         Ok(())
     }
 
@@ -197,7 +202,7 @@ impl Prompt<'_, '_> {
         if has_token_ids {
             self.segments.clear();
             let span = start..self.scanner.offset();
-            self.segments.push(Segment { kind: SegmentKind::Tokens, span, form: SegmentForm::Raw });
+            self.push(Segment { kind: SegmentKind::Tokens, span, form: SegmentForm::Raw });
         }
         Ok(())
     }
@@ -205,7 +210,9 @@ impl Prompt<'_, '_> {
     /// A string's text, or raw JSON; `null` is nothing.
     fn text_or_raw(&mut self, kind: SegmentKind) -> Result<(), JsonError> {
         let segment = self.read(kind)?;
-        self.segments.extend(segment);
+        if let Some(segment) = segment {
+            self.push(segment);
+        }
         Ok(())
     }
 
@@ -225,9 +232,21 @@ impl Prompt<'_, '_> {
         let value = self.scanner.peek()?;
         let span = self.scanner.skip()?;
         if value != ValueKind::Null {
-            self.segments.push(Segment { kind, span, form: SegmentForm::Raw });
+            self.push(Segment { kind, span, form: SegmentForm::Raw });
         }
         Ok(())
+    }
+
+    /// Adds a piece. What comes after [`MAX_SEGMENTS`] of them is one raw piece: it still counts, and costs no memory.
+    fn push(&mut self, segment: Segment) {
+        let is_full = self.segments.len() >= MAX_SEGMENTS;
+        match self.segments.last_mut() {
+            Some(last) if is_full => {
+                last.span.end = last.span.end.max(segment.span.end);
+                last.form = SegmentForm::Raw;
+            }
+            _ => self.segments.push(segment),
+        }
     }
 }
 

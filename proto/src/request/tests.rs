@@ -293,6 +293,16 @@ fn request() -> impl Strategy<Value = Map<String, Value>> {
     })
 }
 
+#[test]
+fn a_body_of_tiny_pieces_takes_a_bounded_number_of_segments_and_loses_no_byte() {
+    let ones = vec!["1"; 200_000].join(",");
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{ones}]}}]}}"#);
+    let scan = scan(Operation::ChatCompletions, body.as_bytes()).unwrap();
+    assert!(scan.segments.len() <= 65_536, "{}", scan.segments.len());
+    let last = scan.segments.last().unwrap();
+    assert_eq!((last.span.end, last.form), (body.len() - "]}]}".len(), SegmentForm::Raw));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
