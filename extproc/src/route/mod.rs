@@ -90,3 +90,123 @@ fn by_weight<'a>(targets: impl Iterator<Item = &'a Target> + Clone, entropy: u64
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use attache_gate::{RequestHead, Verdict};
+
+    use super::*;
+    use crate::config::model::Settings;
+    use crate::config::{self, Documents};
+
+    const BACKENDS: &str = r#"
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: Backend
+metadata: {name: NAME}
+spec: {endpoints: [{ip: {address: 10.0.0.1, port: PORT}}]}
+---
+apiVersion: aigateway.envoyproxy.io/v1beta1
+kind: AIServiceBackend
+metadata: {name: NAME}
+spec: {schema: {name: OpenAI}, backendRef: {name: NAME, kind: Backend, group: gateway.envoyproxy.io}}
+---
+"#;
+
+    fn config(routes: &str) -> Config {
+        let backends: String = ["a", "b", "c"]
+            .iter()
+            .zip(["81", "82", "83"])
+            .map(|(name, port)| BACKENDS.replace("NAME", name).replace("PORT", port))
+            .collect();
+        let documents = Documents::from_text("test.yaml", &(backends + routes));
+        let outcome = config::compile(documents, Settings::default(), 1, None).unwrap();
+        let errors: Vec<_> = outcome.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).collect();
+        assert!(errors.is_empty(), "{errors:?}");
+        outcome.config
+    }
+
+    fn route(name: &str, matches: &str, backends: &str) -> String {
+        format!(
+            "apiVersion: aigateway.envoyproxy.io/v1beta1\nkind: AIGatewayRoute\nmetadata: {{name: {name}}}\n\
+             spec: {{rules: [{{matches: [{matches}], backendRefs: [{backends}]}}]}}\n---\n"
+        )
+    }
+
+    const M: &str = "{headers: [{name: x-ai-eg-model, value: m}]}";
+    const M_GOLD: &str = "{headers: [{name: x-ai-eg-model, value: m}, {name: X-Tier, value: gold}]}";
+
+    fn resolved(config: &Config, caller: Option<&Caller>, headers: &[(&str, &'static str)]) -> String {
+        let header = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        match resolve(config, "m", caller, header) {
+            Resolution::Rule(id) => config.route(id).unwrap().name.name.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_most_specific_match_wins_whatever_its_place() {
+        let config = config(&(route("plain", M, "{name: a}") + &route("gold", M_GOLD, "{name: b}")));
+        assert_eq!(resolved(&config, None, &[("x-tier", "gold")]), "gold");
+        assert_eq!(resolved(&config, None, &[("x-tier", "silver")]), "plain");
+        assert_eq!(resolved(&config, None, &[]), "plain");
+        assert_eq!(resolve(&config, "n", None, |_| None), Resolution::Unknown);
+    }
+
+    #[test]
+    fn of_two_routes_with_one_model_a_key_gets_the_one_it_is_attached_to() {
+        let key = |name: &str, digest: char, routes: &str| {
+            let digest = digest.to_string().repeat(64);
+            format!(
+                "apiVersion: attache.dev/v1alpha1\nkind: ClientKey\nmetadata: {{name: {name}}}\n\
+                 spec: {{sha256: {digest}, tenant: t, routes: [{routes}]}}\n---\n"
+            )
+        };
+        // The digest of `secret`, as in the gate's own tests: a caller comes from a request, never from thin air.
+        let secret = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+        let second = key("second", 'a', "two").replace(&"a".repeat(64), secret);
+        let config = config(
+            &(route("one", M, "{name: a}") + &route("two", M, "{name: b}") + &key("first", 'b', "one") + &second),
+        );
+        let head = [(":method", "POST"), (":path", "/v1/completions"), ("api-key", "secret")];
+        let head = RequestHead::read(head.iter().map(|(name, value)| (*name, value.as_bytes())));
+        let Verdict::Pass(passed) = config.gate.check(&head) else { panic!("the key is known") };
+        assert_eq!(resolved(&config, passed.caller.as_ref(), &[]), "two");
+        assert_eq!(resolved(&config, None, &[]), "NotAttached");
+    }
+
+    fn chosen(config: &Config, cooldown: &CoolDown, now: Instant) -> Vec<usize> {
+        let rule = config.rule(RuleId { route: 0, rule: 0 }).unwrap();
+        (0..1000).map(|entropy| choose(rule, config, cooldown, entropy, now).unwrap().backend).collect()
+    }
+
+    fn share(choices: &[usize], backend: usize) -> usize {
+        choices.iter().filter(|choice| **choice == backend).count()
+    }
+
+    #[test]
+    fn targets_of_one_priority_share_by_weight_and_weight_0_takes_nothing() {
+        let config = config(&route("r", M, "{name: a, weight: 3}, {name: b, weight: 1}, {name: c, weight: 0}"));
+        let choices = chosen(&config, &CoolDown::default(), Instant::now());
+        assert_eq!((share(&choices, 0), share(&choices, 1), share(&choices, 2)), (750, 250, 0));
+    }
+
+    #[test]
+    fn the_lowest_priority_number_that_is_not_cooling_down_takes_everything() {
+        let config = config(&route("r", M, "{name: a, priority: 1}, {name: b}, {name: c, priority: 2}"));
+        let (cooldown, now) = (CoolDown::default(), Instant::now());
+        assert_eq!(share(&chosen(&config, &cooldown, now), 1), 1000);
+        let fail = |backend: usize| {
+            let endpoint = Arc::clone(&config.backends[backend].endpoints[0].cluster);
+            cooldown.failed(&endpoint, now);
+            cooldown.failed(&endpoint, now);
+        };
+        fail(1);
+        assert_eq!(share(&chosen(&config, &cooldown, now), 0), 1000);
+        fail(0);
+        assert_eq!(share(&chosen(&config, &cooldown, now), 2), 1000);
+        fail(2);
+        assert_eq!(share(&chosen(&config, &cooldown, now), 1), 1000, "all are out: the first is tried all the same");
+    }
+}
