@@ -165,6 +165,12 @@ impl Answer {
         serde_json::from_slice(&self.body).map_err(|_| Error::unexpected("the body is no JSON", self.text()))
     }
 
+    /// What an error in OpenAI's or Anthropic's form says.
+    pub fn error_message(&self) -> Option<String> {
+        let body: Value = serde_json::from_slice(&self.body).ok()?;
+        Some(body.pointer("/error/message")?.as_str()?.to_owned())
+    }
+
     /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()

@@ -129,9 +129,15 @@ impl Stats {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// One of the Wasm filter's counters, such as `attache_filter_passed`.
-    pub fn filter(&self, name: &str) -> u64 {
-        self.value(&format!("wasmcustom.{name}"))
+    /// How many requests the Wasm filter let pass.
+    pub fn passed_by_filter(&self) -> u64 {
+        self.value("wasmcustom.attache_filter_passed")
+    }
+
+    /// How many requests the Wasm filter refused, for any reason.
+    pub fn refused_by_filter(&self) -> u64 {
+        let refusals = self.0.iter().filter(|(name, _)| name.starts_with("wasmcustom.attache_filter_refused_"));
+        refusals.map(|(_, count)| count).sum()
     }
 }
 
@@ -163,10 +169,11 @@ mod tests {
     fn counters_and_gauges_are_read_and_the_rest_is_left_out() {
         let stats = Stats::parse(
             "cluster.default/pool.upstream_rq_total: 7\nwasmcustom.attache_filter_passed: 2\n\
+             wasmcustom.attache_filter_refused_key_missing: 3\nwasmcustom.attache_filter_refused_key_unknown: 1\n\
              version: \"x\"\nhttp.attache.downstream_rq_time: P0(nan,1) P25(nan,1)\n",
         );
         assert_eq!(stats.value("cluster.default/pool.upstream_rq_total"), 7);
-        assert_eq!(stats.filter("attache_filter_passed"), 2);
-        assert_eq!(stats.0.len(), 2);
+        assert_eq!((stats.passed_by_filter(), stats.refused_by_filter()), (2, 4));
+        assert_eq!(stats.0.len(), 4);
     }
 }

@@ -9,14 +9,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(thiserror::Error)]
 pub enum Error {
     /// A program that the harness runs is not known.
-    #[error("{variable} is not set, so {program} cannot be run; `{target}` sets it up")]
+    #[error("{variable} is not set, so {program} cannot be run; `make test`, `make demo` and `make bench` set it")]
     NoProgram {
         /// The environment variable that names it.
         variable: &'static str,
         /// What it is.
         program: &'static str,
-        /// The command that sets it.
-        target: &'static str,
     },
     /// The operating system refused something.
     #[error("cannot {what}: {source}")]

@@ -5,8 +5,9 @@
 //! ```no_run
 //! # use attache_tests::{Result, Stack};
 //! # use serde_json::json;
-//! # async fn example() -> Result<()> {
-//! let stack = Stack::builder("kind: Backend ...: {endpoints: ${MODELS}}").models(3).sidecars(2).redis().start().await?;
+//! # async fn example(yaml: &str) -> Result<()> {
+//! // `yaml` is what an operator would write; `endpoints: ${MODELS}` in it stands for the model servers.
+//! let stack = Stack::builder(yaml).models(3).sidecars(2).redis().start().await?;
 //! let answer = stack.client().with_key("sk-a").chat(&json!({"model": "m", "messages": []})).await?;
 //! assert_eq!(answer.status, 200);
 //! assert_eq!(stack.models[0].requests().len(), 1);

@@ -48,5 +48,5 @@ pub fn target_directory() -> PathBuf {
 
 fn named(variable: &'static str, program: &'static str) -> Result<PathBuf> {
     let path = env::var_os(variable).filter(|path: &OsString| !path.is_empty());
-    path.map(PathBuf::from).ok_or(Error::NoProgram { variable, program, target: "make test" })
+    path.map(PathBuf::from).ok_or(Error::NoProgram { variable, program })
 }
