@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! Headers ─▶ Body ─▶ Admission ─▶ Upstream ─▶ Answering ─▶ Over
-//!    └─────────┴─────────┴── Respond (our own answer) ────▶ Over
+//!    ├─────────┴─────────┴── Respond (our own answer) ────▶ Over
+//!    └── Foreign (another filter answered before us) ─────▶ Over
 //! ```
 //!
 //! It holds the configuration it started with to its end. Whatever happens, [`Exchange::gone`] leaves a settlement for every
@@ -82,6 +83,7 @@ enum Phase {
     Admission(Box<Pending>),
     Upstream(Box<Plan>),
     Answering(Box<Answering>),
+    Foreign,
     Over,
 }
 
@@ -210,10 +212,13 @@ impl Exchange {
         upstream: Option<&str>,
         now: Instant,
     ) -> Result<Action, OutOfOrder> {
-        let phase = std::mem::replace(&mut self.phase, Phase::Over);
-        let Phase::Upstream(plan) = phase else {
-            self.phase = phase;
-            return Err(self.out_of_order("response headers"));
+        let plan = match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Upstream(plan) => plan,
+            Phase::Headers => return Ok(self.pass_foreign(end)),
+            phase => {
+                self.phase = phase;
+                return Err(self.out_of_order("response headers"));
+            }
         };
         let answer = Answer::new(headers, self.operation(), plan.visibility);
         self.learn(&plan, answer.status, upstream, now);
@@ -238,8 +243,15 @@ impl Exchange {
     /// # Errors
     /// [`OutOfOrder`] when it is not its turn.
     pub fn response_body(&mut self, chunk: &Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
-        let Phase::Answering(answering) = &mut self.phase else {
-            return Err(self.out_of_order("a response body chunk"));
+        let answering = match &mut self.phase {
+            Phase::Answering(answering) => answering,
+            Phase::Foreign => {
+                if end == End::Last {
+                    self.phase = Phase::Over;
+                }
+                return Ok(Action::Answer(Reply::ResponseBody(Body::Unchanged, Costs::new())));
+            }
+            _ => return Err(self.out_of_order("a response body chunk")),
         };
         let body = answering.answer.feed(chunk, end);
         if let (Some(released), Some(summary)) = (self.released, &mut self.summary)
@@ -260,6 +272,7 @@ impl Exchange {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Over => {}
             Phase::Headers | Phase::Body(_) => self.end(Outcome::Cancelled, now),
+            Phase::Foreign => {}
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
             Phase::Admission(_) => self.end(Outcome::Cancelled, now),
             Phase::Upstream(plan) => {
@@ -293,7 +306,7 @@ impl Exchange {
 
     /// Whether the request was dealt with: sent on, or answered by us. Until then the stream must not end cleanly.
     pub fn is_released(&self) -> bool {
-        matches!(self.phase, Phase::Upstream(_) | Phase::Answering(_) | Phase::Over)
+        matches!(self.phase, Phase::Upstream(_) | Phase::Answering(_) | Phase::Foreign | Phase::Over)
     }
 
     /// The reservation that is held now, to be renewed while the answer streams.
@@ -373,6 +386,14 @@ impl Exchange {
         self.note(|summary| summary.usage = counted);
     }
 
+    /// A filter before us answered a request that we never saw, and the proxy shows us that answer: it passes. Nothing goes
+    /// upstream by it, and it is no exchange of ours to tell of.
+    fn pass_foreign(&mut self, end: End) -> Action {
+        self.summary = None;
+        self.phase = if end == End::Last { Phase::Over } else { Phase::Foreign };
+        Action::Answer(Reply::ResponseHeaders(Mutations::default()))
+    }
+
     /// Whether the endpoints that were tried are well.
     fn learn(&self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
         let Some(backend) = self.backend(plan) else { return };
@@ -444,7 +465,7 @@ impl Exchange {
             Phase::Body(_) => "reading the body",
             Phase::Admission(_) => "waiting for the ledger",
             Phase::Upstream(_) => "waiting for the upstream",
-            Phase::Answering(_) => "passing the answer",
+            Phase::Answering(_) | Phase::Foreign => "passing the answer",
             Phase::Over => "over",
         };
         OutOfOrder { message, phase }

@@ -133,17 +133,24 @@ fn malformed(error: &ScanError) -> Refused {
 }
 
 fn model_not_found(scan: &RequestScan) -> Refused {
-    let message = format!("The model `{}` does not exist or you do not have access to it.", quoted(&scan.model));
+    let message =
+        format!("the model `{}` does not exist here; GET /v1/models lists those that do", quoted(&scan.model));
     (ApiError::new(ErrorKind::ModelNotFound, message), "model_not_found")
 }
 
 fn not_attached(scan: &RequestScan) -> Refused {
-    let message = format!("This API key is not attached to the endpoint `{}`.", quoted(&scan.model));
+    let message = format!(
+        "this API key is not attached to the endpoint `{}`; ask for another model, or for a key that is",
+        quoted(&scan.model)
+    );
     (ApiError::new(ErrorKind::KeyNotAttached, message), "key_not_attached")
 }
 
 fn no_backend() -> Refused {
-    (ApiError::new(ErrorKind::Unavailable, "No backend serves this endpoint at the moment."), "no_backend")
+    (
+        ApiError::new(ErrorKind::Unavailable, "no backend serves this endpoint at the moment; try again later"),
+        "no_backend",
+    )
 }
 
 /// A model name as an error may quote it: a client can send megabytes of it.

@@ -443,7 +443,17 @@ fn messages_out_of_order_are_errors_not_panics() {
     let mut table = Table::set(Profile::Streamed);
     assert!(table.exchange.request_body(Bytes::new(), End::Last, table.now).is_err());
     assert!(table.exchange.response_body(&Bytes::new(), End::Last, table.now).is_err());
-    assert!(table.exchange.response_headers(&Headers::default(), End::Last, None, table.now).is_err());
     assert!(matches!(table.admit(), Action::Wait));
     assert!(!table.exchange.is_released(), "the stream must not end cleanly now");
+    table.post(&chat("metered"), &[]);
+    assert!(table.exchange.response_headers(&Headers::default(), End::Last, None, table.now).is_err());
+    assert!(!table.exchange.is_released());
+}
+
+#[test]
+fn an_answer_of_another_filter_to_a_request_we_never_saw_passes_untouched_and_is_not_counted() {
+    let mut table = Table::set(Profile::Streamed);
+    assert_eq!(table.answer_head("401", "application/json", ""), Mutations::default());
+    assert_eq!(table.answer_body("{}", End::Last), (Body::Unchanged, Costs::new()));
+    assert!(table.exchange.is_over() && table.exchange.take_summary().is_none());
 }
