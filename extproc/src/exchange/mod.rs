@@ -29,8 +29,8 @@ use attache_proto::splice::Chunk;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
-use crate::affinity::DebugHeaders;
-use crate::config::model::{Backend, Config};
+use crate::affinity::{DebugHeaders, PlacementMode};
+use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Admission, ReserveRequest, Settlement, StoreError};
 use crate::route::{self, CoolDown};
 use body::BodyBuffer;
@@ -394,21 +394,25 @@ impl Exchange {
         Action::Answer(Reply::ResponseHeaders(Mutations::default()))
     }
 
-    /// Whether the endpoints that were tried are well.
+    /// Whether the endpoints that were tried are well. The proxy walks the list in order, so whoever stands before the one
+    /// that served has failed it; where nobody served, all have.
     fn learn(&self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
         let Some(backend) = self.backend(plan) else { return };
-        let chosen = plan.placement.order.iter().filter_map(|&index| backend.endpoints.get(index));
-        let served = upstream
-            .and_then(|address| backend.endpoints.iter().find(|endpoint| *endpoint.id == *address))
-            .or_else(|| chosen.clone().next());
-        // The proxy walks the list in order, so whoever stands before the one that served has failed it.
-        for passed_over in chosen.take_while(|endpoint| Some(endpoint) != served.as_ref()) {
-            self.cooldown.failed(&passed_over.cluster, now);
-        }
-        match served {
-            Some(endpoint) if status >= 500 => self.cooldown.failed(&endpoint.cluster, now),
-            Some(endpoint) => self.cooldown.served(&endpoint.cluster),
-            None => {}
+        let tried: Vec<&Endpoint> = match backend.affinity.mode {
+            PlacementMode::Endpoint => plan.order(backend).collect(),
+            PlacementMode::Cluster => plan.order(backend).take(1).collect(),
+        };
+        // An address that is not in the list is one that a DNS name stands for.
+        let served = upstream.and_then(|address| {
+            tried.iter().position(|endpoint| *endpoint.id == *address).or(Some(0)).filter(|_| !tried.is_empty())
+        });
+        for (index, endpoint) in tried.into_iter().enumerate() {
+            match served {
+                Some(served) if index == served && status < 500 => self.cooldown.served(&endpoint.cluster),
+                Some(served) if index <= served => self.cooldown.failed(&endpoint.cluster, now),
+                None if status >= 500 => self.cooldown.failed(&endpoint.cluster, now),
+                _ => {}
+            }
         }
     }
 

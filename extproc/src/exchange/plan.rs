@@ -211,7 +211,8 @@ impl Plan {
         format!("cluster={}; endpoints={}; reason={}", backend.cluster, order.join(","), self.placement.reason.as_str())
     }
 
-    fn order<'a>(&'a self, backend: &'a Backend) -> impl Iterator<Item = &'a Endpoint> {
+    /// The endpoints of the placement, in order of preference.
+    pub(super) fn order<'a>(&'a self, backend: &'a Backend) -> impl Iterator<Item = &'a Endpoint> {
         self.placement.order.iter().filter_map(|&index| backend.endpoints.get(index))
     }
 }

@@ -120,7 +120,8 @@ impl Table {
 
     fn answer_head(&mut self, status: &str, content_type: &str, upstream: &str) -> Mutations {
         let head = headers_of(&[(":status", status), ("content-type", content_type)]);
-        match self.exchange.response_headers(&head, End::More, Some(upstream), self.now).unwrap() {
+        let upstream = (!upstream.is_empty()).then_some(upstream);
+        match self.exchange.response_headers(&head, End::More, upstream, self.now).unwrap() {
             Action::Answer(Reply::ResponseHeaders(mutations)) => mutations,
             other => panic!("{other:?}"),
         }
@@ -436,6 +437,33 @@ fn a_backend_whose_replicas_fail_gives_way_to_the_next_priority_and_comes_back()
     table.again();
     let (mutations, _) = released(table.post(&chat("assistant"), &[]));
     assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/pool"));
+}
+
+#[test]
+fn where_no_endpoint_served_all_that_were_tried_have_failed() {
+    let mut table = Table::set(Profile::Streamed);
+    for _ in 0..2 {
+        table.again();
+        released(table.post(&chat("assistant"), &[]));
+        table.answer_head("503", "text/plain", "");
+    }
+    assert_eq!(table.cooldown.cooling(table.now), 2);
+}
+
+#[test]
+fn the_endpoint_that_served_is_well_and_those_before_it_have_failed() {
+    let mut table = Table::set(Profile::Streamed);
+    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+    let order: Vec<_> =
+        set(&mutations, "x-gateway-destination-endpoint").unwrap().split(',').map(String::from).collect();
+    for _ in 0..2 {
+        table.again();
+        released(table.post(&chat("assistant"), &[]));
+        table.answer_head("200", "application/json", &order[1]);
+    }
+    table.again();
+    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+    assert_eq!(set(&mutations, "x-gateway-destination-endpoint"), Some(order[1].as_str()));
 }
 
 #[test]
