@@ -49,4 +49,4 @@ lint: ## rustfmt, clippy with warnings denied, cargo-deny where it is installed
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --exclude attache-wasm-filter --all-targets -- -D warnings
 	cargo clippy --locked -p attache-wasm-filter --target wasm32-wasip1 -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny check; else echo "cargo-deny is not installed: skipped"; fi
+	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; else echo "cargo-deny is not installed: skipped"; fi
