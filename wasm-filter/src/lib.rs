@@ -112,8 +112,7 @@ impl Exchange {
     fn refuse(&self, refusal: &Refusal) -> Action {
         self.count(|counters| counters.refused.get(refusal.reason.index()).copied().flatten());
         let headers = refusal.headers().collect();
-        self.send_http_response(u32::from(refusal.status()), headers, Some(refusal.body().as_bytes()));
-        Action::Pause
+        self.answer(refusal.status(), headers, &refusal.body())
     }
 
     fn refuse_unconfigured(&self, headers: &[(String, Bytes)]) -> Action {
@@ -124,11 +123,17 @@ impl Exchange {
             ErrorKind::Unavailable,
             "the gateway's filter has no usable configuration; its operator finds the reason in Envoy's log",
         );
-        self.send_http_response(
-            u32::from(error.status()),
+        self.answer(
+            error.status(),
             vec![("content-type", "application/json"), ("retry-after", RETRY_AFTER_SECONDS)],
-            Some(error.body(Dialect::of_path(path, "")).as_bytes()),
-        );
+            &error.body(Dialect::of_path(path, "")),
+        )
+    }
+
+    /// Answers in the upstream's place, on the route where the sidecar is not asked.
+    fn answer(&self, status: u16, headers: Vec<(&str, &str)>, body: &str) -> Action {
+        self.set_http_request_header(headers::CLUSTER, Some(headers::REFUSED_CLUSTER));
+        self.send_http_response(u32::from(status), headers, Some(body.as_bytes()));
         Action::Pause
     }
 

@@ -9,6 +9,9 @@ use super::clusters::SIDECAR;
 use super::{RenderError, StaticOptions, address};
 use crate::config::Config;
 
+/// The name of the filter that asks the sidecar.
+pub(super) const EXT_PROC: &str = "envoy.filters.http.ext_proc";
+
 /// The Wasm filter where there is one, the sidecar, the router.
 pub(super) fn http_filters(config: &Config, options: &StaticOptions) -> Result<Vec<Value>, RenderError> {
     let mut filters = Vec::with_capacity(3);
@@ -47,7 +50,7 @@ fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
 
 fn ext_proc() -> Value {
     json!({
-        "name": "envoy.filters.http.ext_proc",
+        "name": EXT_PROC,
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
             "grpc_service": {"envoy_grpc": {"cluster_name": SIDECAR}},

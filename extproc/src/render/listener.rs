@@ -44,7 +44,7 @@ fn connection_manager(config: &Config, options: &StaticOptions) -> Result<Value,
         "http_filters": filters::http_filters(config, options)?,
         "# Envoy's own errors, in the form in which clients read errors. Those of model servers pass as they are.": null,
         "local_reply_config": local_replies(),
-        "route_config": routes::routes(config),
+        "route_config": routes::routes(config, options),
     }))
 }
 
