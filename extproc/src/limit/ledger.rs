@@ -68,7 +68,15 @@ impl Store for Ledger {
     async fn reserve(&self, request: &ReserveRequest) -> Result<Admission, StoreError> {
         match self {
             Self::Memory(store) => store.reserve(request).await,
-            Self::Redis(ledger) => ledger.store.reserve(request).await,
+            Self::Redis(ledger) => {
+                let admission = ledger.store.reserve(request).await;
+                if let Err(StoreError::Timeout(_)) = admission {
+                    // It may yet be written, when nobody waits for it any more. Until its lease ended, it would refuse
+                    // callers that are under their limits.
+                    ledger.queue.push(request.release());
+                }
+                admission
+            }
         }
     }
 

@@ -42,6 +42,12 @@ impl ReserveRequest {
         Self { id: ReservationId::random(), holds }
     }
 
+    /// How this reservation ends when the model was never asked: nothing is charged, not even one request.
+    pub fn release(&self) -> Settlement {
+        let charge = |hold: &Hold| Charge { actual: 0, hold: hold.clone() };
+        Settlement { id: self.id.clone(), charges: self.holds.iter().map(charge).collect() }
+    }
+
     /// How this reservation ends when the model used `usage`.
     pub fn settlement(&self, usage: &Usage) -> Settlement {
         let charge = |hold: &Hold| Charge { actual: hold.limit.quantity.actual(usage), hold: hold.clone() };

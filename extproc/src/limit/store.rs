@@ -70,7 +70,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError`] when the store did not answer in time or not sensibly: the request's fate is then unknown to the
-    /// caller, and a hold that was written all the same ends with its lease.
+    /// caller, and a hold that was written all the same ends with its lease, unless it is released before.
     fn reserve(&self, request: &ReserveRequest) -> impl Future<Output = Result<Admission, StoreError>> + Send;
 
     /// Ends a reservation and charges what was used, in the window that is current now.

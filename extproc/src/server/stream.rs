@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use attache_proto::Usage;
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
 use tokio::time::timeout_at;
@@ -156,7 +155,7 @@ struct PendingReservation<'a> {
 impl Drop for PendingReservation<'_> {
     fn drop(&mut self) {
         if let Some(request) = self.request {
-            self.world.ledger.settle_detached(request.settlement(&Usage::default()));
+            self.world.ledger.settle_detached(request.release());
         }
     }
 }
