@@ -1,0 +1,20 @@
+//! The black-box tests: a real Envoy, a real Redis, simulated model servers, and everything through HTTP.
+//!
+//! One file a subject, all in one program, since linking it costs more than most of the tests. Run one subject with
+//! `make test ARGS='--test blackbox limits::'`.
+
+#[cfg(test)]
+mod documents;
+#[cfg(test)]
+mod raw;
+#[cfg(test)]
+mod residue;
+#[cfg(test)]
+mod verdict;
+
+#[cfg(test)]
+mod keys;
+#[cfg(test)]
+mod limits;
+#[cfg(test)]
+mod unified_endpoint;
