@@ -86,8 +86,9 @@ fn strip_headers() -> Value {
 fn local_replies() -> Value {
     // No host. So end the requests that the sidecar did not see, and those whose Backend has no address yet.
     const NO_HOST: [&str; 1] = ["UH"];
-    // Connect failure, timeout, resets and terminations, overflow, retries used up, no such cluster, idle.
-    const FAILED: [&str; 9] = ["UF", "UT", "LR", "UR", "UC", "UO", "URX", "NC", "SI"];
+    // Connect failure, timeout, resets and terminations, an answer that is no HTTP, overflow, retries used up, no such
+    // cluster, a name that does not resolve, idle, overloaded.
+    const FAILED: [&str; 12] = ["UF", "UT", "LR", "UR", "UC", "UPE", "UO", "URX", "NC", "DF", "SI", "OM"];
     json!({"mappers": [
         local_reply(&NO_HOST, "the gateway cannot serve requests at the moment; retry in a second"),
         local_reply(&FAILED, "the model server did not answer (%RESPONSE_CODE_DETAILS%); retry in a second"),
