@@ -158,7 +158,9 @@ async fn a_path_that_nobody_serves_a_wrong_method_and_too_much_of_anything_are_r
         for path in ["/", "/v1/nothing", "/v1/chat/completions/", "/v1/Chat/completions", "/v1/chat%2fcompletions"] {
             assert_eq!(error(&send(Method::POST, path).await), is(404, INVALID, "unknown_url"), "{filter:?} {path}");
         }
-        for (method, path, allow) in [(Method::GET, "/v1/chat/completions", "POST"), (Method::POST, "/v1/models", "GET")] {
+        for (method, path, allow) in
+            [(Method::GET, "/v1/chat/completions", "POST"), (Method::POST, "/v1/models", "GET")]
+        {
             let answer = send(method, path).await;
             assert_eq!(error(&answer), is(405, INVALID, "method_not_supported"), "{filter:?} {path}");
             assert_eq!(answer.header("allow"), Some(allow));

@@ -18,7 +18,8 @@ const WINDOW: &str = "window: 300d";
 
 /// With the key `a`, `m` on all model servers, under these limits.
 fn documents(of_limits: &str) -> String {
-    [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), key("b", "acme", "r"), limits("r", of_limits)].concat()
+    [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), key("b", "acme", "r"), limits("r", of_limits)]
+        .concat()
 }
 
 /// A chat that costs exactly so many tokens: its prompt has 9 by the model server's rule.
@@ -118,7 +119,11 @@ async fn two_sidecars_in_parallel_admit_exactly_the_limit() {
     let answers: Vec<Answer> = join_all(calls).await.into_iter().map(|answer| answer.unwrap()).collect();
     let count = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
     assert_eq!((count(200), count(429)), (25, 55));
-    let mut left: Vec<u64> = answers.iter().filter(|answer| answer.status == 200).map(|answer| answer.header("x-ratelimit-remaining-requests").unwrap().parse().unwrap()).collect();
+    let mut left: Vec<u64> = answers
+        .iter()
+        .filter(|answer| answer.status == 200)
+        .map(|answer| answer.header("x-ratelimit-remaining-requests").unwrap().parse().unwrap())
+        .collect();
     left.sort_unstable();
     assert_eq!(left, (1..=25).collect::<Vec<_>>());
     assert_eq!((settled(&stack).await, served(&stack)), (25.0, 25));
@@ -129,7 +134,9 @@ async fn two_sidecars_in_parallel_admit_exactly_the_limit() {
 #[tokio::test]
 async fn strict_is_never_above_its_limit_with_many_requests_in_flight() {
     // The estimate is exact where the client bounds the answer: what is held is charged.
-    let stack = Stack::builder(documents(&format!("{{name: t, per: [key], limit: 100, {WINDOW}, mode: strict, cost: output}}")));
+    let stack = Stack::builder(documents(&format!(
+        "{{name: t, per: [key], limit: 100, {WINDOW}, mode: strict, cost: output}}"
+    )));
     let stack = stack.models(1).without_wasm().sidecars(2).redis().start().await.unwrap();
     let clients: Vec<Client> = stack.gateways().map(|gateway| gateway.client().with_key("sk-a")).collect();
     let body = chat(9 + 15);
@@ -149,8 +156,14 @@ async fn what_is_charged_is_what_the_answer_says_on_every_endpoint_streamed_or_n
         ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 7})),
         ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 7, "n": 3})),
         ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 7, "stream": true})),
-        ("/v1/chat/completions", json!({"messages": messages, "stream": true, "stream_options": {"include_usage": true}})),
-        ("/v1/chat/completions", json!({"messages": messages, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true}})),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages, "stream": true, "stream_options": {"include_usage": true}}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true}}),
+        ),
         ("/v1/completions", json!({"prompt": "How much?", "max_tokens": 5})),
         ("/v1/completions", json!({"prompt": ["How", "much?"], "max_tokens": 5, "stream": true})),
         ("/v1/embeddings", json!({"input": ["How much is this?", "And this?"]})),
@@ -166,7 +179,11 @@ async fn what_is_charged_is_what_the_answer_says_on_every_endpoint_streamed_or_n
             assert_eq!(answer.status, 200, "{}", answer.text());
             let record = stack.models[0].requests().remove(0);
             let after = settled(&stack).await;
-            assert_eq!(after - before, (record.prompt_tokens + record.completion_tokens) as f64, "{fault} {path} {body}");
+            assert_eq!(
+                after - before,
+                (record.prompt_tokens + record.completion_tokens) as f64,
+                "{fault} {path} {body}"
+            );
             before = after;
         }
     }
@@ -205,7 +222,8 @@ async fn a_client_that_leaves_is_charged_for_its_prompt_and_for_what_it_was_sent
 
 #[tokio::test]
 async fn a_limit_counts_by_key_tenant_model_endpoint_and_header() {
-    let by = |name: &str, per: &str| limits(name, &format!("{{name: n, per: [{per}], limit: 1, {WINDOW}, cost: requests}}"));
+    let by =
+        |name: &str, per: &str| limits(name, &format!("{{name: n, per: [{per}], limit: 1, {WINDOW}, cost: requests}}"));
     let model_route = "apiVersion: aigateway.envoyproxy.io/v1beta1\nkind: AIGatewayRoute\nmetadata: {name: by-model}\nspec:\n  \
         rules:\n  - matches: [{headers: [{name: x-ai-eg-model, value: model-x}]}, {headers: [{name: x-ai-eg-model, value: model-y}]}]\n    \
         backendRefs: [{name: pool}]\n---\n";
@@ -307,7 +325,9 @@ async fn slots_are_taken_while_a_request_is_in_flight_and_given_back_however_it_
 
 #[tokio::test]
 async fn without_redis_requests_get_503_and_when_it_is_back_all_is_well_without_a_restart() {
-    let documents = documents(&format!("{{name: t, per: [key], limit: 1000, {WINDOW}}}")) + &route("free", "free", "{name: pool}") + &key("free", "acme", "free");
+    let documents = documents(&format!("{{name: t, per: [key], limit: 1000, {WINDOW}}}"))
+        + &route("free", "free", "{name: pool}")
+        + &key("free", "acme", "free");
     let mut stack = Stack::builder(documents).models(1).without_wasm().redis().start().await.unwrap();
     let client = stack.client().with_key("sk-a");
     let is_unavailable = |answer: &Answer| {

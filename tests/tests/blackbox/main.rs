@@ -13,6 +13,10 @@ mod residue;
 mod verdict;
 
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod failing_closed;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod limits;

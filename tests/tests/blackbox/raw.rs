@@ -20,8 +20,6 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug)]
 pub(crate) struct RawAnswer {
     pub(crate) status: u16,
-    /// The status line and the headers.
-    pub(crate) head: String,
     /// The body as it came, chunk sizes included.
     pub(crate) body: String,
 }
@@ -71,7 +69,7 @@ impl Connection {
             }
         }
         let body = String::from_utf8_lossy(&std::mem::take(&mut self.received)).into_owned();
-        RawAnswer { status, head, body }
+        RawAnswer { status, body }
     }
 
     async fn read_more(&mut self) -> bool {

@@ -54,7 +54,8 @@ async fn only_the_value_of_model_changes_on_its_way_to_the_server() {
         let record = stack.models[0].requests().remove(0);
         let value = if body.contains(r#""\u0061ssistant""#) { r#""\u0061ssistant""# } else { r#""assistant""# };
         // The last of them is the value of the top-level key in one body, the first in the others.
-        let at = if body.contains(r#"\ud83d"#) || body.contains("metadata") { body.find(value) } else { body.rfind(value) };
+        let at =
+            if body.contains(r#"\ud83d"#) || body.contains("metadata") { body.find(value) } else { body.rfind(value) };
         let mut expected = body.to_owned();
         expected.replace_range(at.unwrap()..at.unwrap() + value.len(), r#""served""#);
         assert_eq!(record.body, expected);
@@ -71,10 +72,16 @@ async fn a_streamed_request_is_changed_in_the_model_and_in_asking_for_usage_alon
     // What is sent, and what is to be read there once the model is renamed.
     let cases = [
         (json!({"model": "assistant", "stream": true, "messages": []}), true),
-        (json!({"stream_options": {"include_usage": false, "x": 1}, "model": "assistant", "stream": true, "messages": []}), true),
+        (
+            json!({"stream_options": {"include_usage": false, "x": 1}, "model": "assistant", "stream": true, "messages": []}),
+            true,
+        ),
         (json!({"stream_options": {}, "model": "assistant", "stream": true, "messages": []}), true),
         (json!({"stream_options": null, "model": "assistant", "stream": true, "messages": []}), true),
-        (json!({"stream_options": {"include_usage": true}, "model": "assistant", "stream": true, "messages": []}), false),
+        (
+            json!({"stream_options": {"include_usage": true}, "model": "assistant", "stream": true, "messages": []}),
+            false,
+        ),
         (json!({"model": "assistant", "stream": false, "messages": []}), false),
     ];
     for (body, is_asked) in cases {
@@ -109,12 +116,15 @@ async fn the_usage_event_is_hidden_unless_the_client_asked_for_it() {
             direct_body["model"] = json!("served");
             let direct = Client::new(stack.models[0].url()).unwrap();
             let direct = EventStream::to(direct.post(path, &direct_body)).await.unwrap().rest().await;
-            let events = |events: &attache_tests::client::Events| -> Vec<Value> { events.json().map(comparable).collect() };
+            let events =
+                |events: &attache_tests::client::Events| -> Vec<Value> { events.json().map(comparable).collect() };
             let mut ours = events(&gateway);
             // The client did not ask for usage, so it must not see the trace of our asking: vLLM's `"usage":null`.
             if !is_shown {
                 for event in &mut ours {
-                    if let Some(fields) = event.as_object_mut() && fields.get("usage") == Some(&Value::Null) {
+                    if let Some(fields) = event.as_object_mut()
+                        && fields.get("usage") == Some(&Value::Null)
+                    {
                         fields.remove("usage");
                     }
                 }
@@ -159,10 +169,14 @@ async fn large_bodies_arrive_whole_over_both_versions_of_http() {
     let url = format!("{}{CHAT}", stack.gateway.envoy.url());
     let direct = Client::new(stack.models[0].url()).unwrap();
     for bytes in [100_000, 5_000_000] {
-        let content: String = (0..bytes / 10).map(|line| format!("line {line:04}\n").chars().take(10).collect::<String>()).collect();
+        let content: String =
+            (0..bytes / 10).map(|line| format!("line {line:04}\n").chars().take(10).collect::<String>()).collect();
         let body = |model: &str| {
             let tail = "x".repeat(3);
-            format!(r#"{{"messages":[{{"role":"user","content":{}}}],"model":"{model}","tail":"{tail}"}}"#, json!(content))
+            format!(
+                r#"{{"messages":[{{"role":"user","content":{}}}],"model":"{model}","tail":"{tail}"}}"#,
+                json!(content)
+            )
         };
         let expected = Answer::to(raw_post(&direct, CHAT, body("served"))).await.unwrap().json().unwrap();
         let requests = [
@@ -232,7 +246,12 @@ async fn models_lists_what_the_key_may_call() {
     let list = async |key: &str| {
         let answer = stack.client().with_key(key).get("/v1/models").await.unwrap();
         let json = answer.json().unwrap();
-        let ids: Vec<_> = json["data"].as_array().into_iter().flatten().map(|model| model["id"].as_str().unwrap().to_owned()).collect();
+        let ids: Vec<_> = json["data"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|model| model["id"].as_str().unwrap().to_owned())
+            .collect();
         (answer.status, json["object"].clone(), ids)
     };
     assert_eq!(list("sk-both").await, (200, json!("list"), vec!["model-one".to_owned(), "model-two".to_owned()]));
@@ -243,7 +262,8 @@ async fn models_lists_what_the_key_may_call() {
 
 #[tokio::test]
 async fn neither_the_clients_key_nor_our_headers_reach_the_model_server_or_come_back() {
-    let documents = [pool(), route("one", "assistant", "{name: pool, modelNameOverride: served}"), key("secret", "acme", "one")];
+    let documents =
+        [pool(), route("one", "assistant", "{name: pool, modelNameOverride: served}"), key("secret", "acme", "one")];
     let stack = Stack::builder(documents.concat()).models(1).start().await.unwrap();
     let ways = [("authorization", "Bearer sk-secret"), ("x-api-key", "sk-secret"), ("api-key", "sk-secret")];
     for (name, value) in ways {
@@ -254,10 +274,16 @@ async fn neither_the_clients_key_nor_our_headers_reach_the_model_server_or_come_
         let record = stack.models[0].requests().remove(0);
         assert!(!format!("{record:?}").contains("sk-secret"), "{record:?}");
         assert_eq!(record.headers["x-request-tag"], "kept");
-        let ours = |name: &str| name.starts_with("x-attache-") || name == "x-ai-eg-model" || name.starts_with("x-envoy-attache");
+        let ours = |name: &str| {
+            name.starts_with("x-attache-") || name == "x-ai-eg-model" || name.starts_with("x-envoy-attache")
+        };
         let leaked: Vec<_> = record.headers.keys().filter(|name| ours(name)).collect();
         assert!(leaked.is_empty(), "{leaked:?}");
-        let leaked: Vec<_> = answer.headers.keys().filter(|name| ours(name.as_str()) || name.as_str().starts_with("x-gateway")).collect();
+        let leaked: Vec<_> = answer
+            .headers
+            .keys()
+            .filter(|name| ours(name.as_str()) || name.as_str().starts_with("x-gateway"))
+            .collect();
         assert!(leaked.is_empty(), "{leaked:?}");
     }
 }

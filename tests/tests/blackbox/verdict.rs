@@ -32,7 +32,8 @@ pub(crate) async fn counted(stack: &Stack, outcome: &str, requests: usize) {
     });
     if let Err(error) = waited.await {
         let metrics = stack.sidecar_metrics().await.unwrap();
-        let all: Vec<_> = metrics.samples("attache_requests_total").map(|s| (s.labels.get("outcome").cloned(), s.value)).collect();
+        let all: Vec<_> =
+            metrics.samples("attache_requests_total").map(|s| (s.labels.get("outcome").cloned(), s.value)).collect();
         panic!("{error}: {found} of {requests} `{outcome}` among {all:?}");
     }
 }
