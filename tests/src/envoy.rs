@@ -63,17 +63,29 @@ impl Envoy {
             let bootstrap = directory.join(format!("{name}.yaml"));
             let text = render(options, listen, admin).await?;
             fs::write(&bootstrap, text).map_err(Error::io(format!("write {}", bootstrap.display())))?;
-            let mut command = Command::new(tools::envoy()?);
-            command.arg("-c").arg(&bootstrap);
-            command.args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]);
-            let mut process = Process::spawn(name, command, directory).await?;
-            let ready = format!("http://{admin}/ready");
-            match process.until("it was ready", async || page(&http, &ready).await.is_ok()).await {
-                Ok(()) => return Ok(Self { listen, admin, process, http }),
+            match launch(name, &bootstrap, admin, directory, &http).await {
+                Ok(process) => return Ok(Self { listen, admin, process, http }),
                 Err(error) if attempts == 0 || !port::was_taken(&error) => return Err(error),
                 Err(_) => attempts -= 1,
             }
         }
+    }
+
+    /// Starts it on a bootstrap that was written by hand, and says where that has it listen. Its log, `<name>.log`, is in
+    /// `directory`.
+    ///
+    /// # Errors
+    /// When Envoy does not get ready.
+    pub async fn start_with(
+        name: &str,
+        bootstrap: &Path,
+        listen: SocketAddr,
+        admin: SocketAddr,
+        directory: &Path,
+    ) -> Result<Self> {
+        let http = http()?;
+        let process = launch(name, bootstrap, admin, directory, &http).await?;
+        Ok(Self { listen, admin, process, http })
     }
 
     /// Has it end, and waits until it is gone.
@@ -111,6 +123,11 @@ impl Envoy {
         Ok(Stats::parse(&page(&self.http, &format!("{}/stats?type=All", self.admin_url())).await?))
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// All that it wrote.
     pub fn log(&self) -> String {
         self.process.log()
@@ -141,7 +158,27 @@ impl Stats {
     }
 }
 
-async fn render(options: &EnvoyOptions, listen: SocketAddr, admin: SocketAddr) -> Result<String> {
+async fn launch(
+    name: &str,
+    bootstrap: &Path,
+    admin: SocketAddr,
+    directory: &Path,
+    http: &reqwest::Client,
+) -> Result<Process> {
+    let mut command = Command::new(tools::envoy()?);
+    command.arg("-c").arg(bootstrap);
+    command.args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]);
+    let mut process = Process::spawn(name, command, directory).await?;
+    let ready = format!("http://{admin}/ready");
+    process.until("it was ready", async || page(http, &ready).await.is_ok()).await?;
+    Ok(process)
+}
+
+/// The bootstrap that `attache render static` writes.
+///
+/// # Errors
+/// When the configuration has errors.
+pub async fn render(options: &EnvoyOptions, listen: SocketAddr, admin: SocketAddr) -> Result<String> {
     let mut command = tools::attache()?;
     command.args(["render", "static"]).args(&options.config);
     command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string(), "--extproc", &options.extproc]);

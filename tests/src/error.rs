@@ -65,7 +65,8 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn unexpected(what: impl Into<String>, text: impl Into<String>) -> Self {
+    /// An answer or a text that is not what it should be.
+    pub fn unexpected(what: impl Into<String>, text: impl Into<String>) -> Self {
         Self::Unexpected { what: what.into(), text: text.into() }
     }
 

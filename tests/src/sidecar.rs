@@ -124,6 +124,11 @@ impl Sidecar {
         Metrics::parse(&self.page("/metrics").await?)
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// All that it wrote, the runs before a restart included.
     pub fn log(&self) -> String {
         self.process.log()
