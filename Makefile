@@ -37,9 +37,9 @@ test: wasm ## run all tests, on a real Envoy and a real Redis
 	cargo test --locked --workspace --exclude attache-wasm-filter $(ARGS)
 
 .PHONY: bench
-bench: build ## measure what the sidecar and the filter cost, beside a plain Envoy
+bench: build ## measure what the sidecar and the filter cost, beside a plain Envoy; ARGS=--quick for a look
 	cargo build --release --locked -p attache-tests --bin attache-bench
-	@$(envoy) && export ENVOY && \
+	@$(envoy) && REDIS_SERVER="$${REDIS_SERVER:-$$(command -v redis-server)}"; export ENVOY REDIS_SERVER && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
 	$(CARGO_TARGET_DIR)/release/attache-bench $(ARGS)
 
