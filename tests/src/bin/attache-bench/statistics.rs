@@ -22,7 +22,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 
 /// A B C in even rounds, C B A in odd ones: a machine that gets slower meanwhile is so to all alike.
 pub(crate) fn turns(round: usize, count: usize) -> Vec<usize> {
-    if round % 2 == 0 { (0..count).collect() } else { (0..count).rev().collect() }
+    if round.is_multiple_of(2) { (0..count).collect() } else { (0..count).rev().collect() }
 }
 
 #[cfg(test)]
