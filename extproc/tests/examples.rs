@@ -6,6 +6,8 @@
 //! UPDATE_EXPECT=1 cargo test -p attache --test examples && git diff envoy-config/examples
 //! ```
 
+#![cfg(test)]
+
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! Envoy accepts what every configuration of this repository renders to, with and without the Wasm filter.
 
+#![cfg(test)]
+
 use std::{
     ffi::OsStr,
     fs,
