@@ -13,12 +13,22 @@ mod residue;
 mod verdict;
 
 #[cfg(test)]
+mod affinity;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod failing_closed;
 #[cfg(test)]
+mod fallback;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod limits;
+#[cfg(test)]
+mod openai_client;
+#[cfg(test)]
+mod reload;
+#[cfg(test)]
+mod render;
 #[cfg(test)]
 mod unified_endpoint;
