@@ -105,7 +105,8 @@ impl Reloader {
         }
     }
 
-    /// Watches the directories, not the files: an editor replaces a file, a ConfigMap swaps a link beside it.
+    /// Watches the directories, not the files: an editor replaces a file, a ConfigMap swaps a link beside it. Not what is
+    /// below them: nothing is read there, and a file in `/` would have the whole machine watched.
     fn watcher(&self, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let notify = move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !matches!(event.kind, EventKind::Access(_))) {
@@ -118,7 +119,7 @@ impl Reloader {
             .ok()?;
         for path in &self.paths {
             let directory = if path.is_dir() { path.as_path() } else { parent(path) };
-            if let Err(error) = watcher.watch(directory, RecursiveMode::Recursive) {
+            if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
                 warn!(directory = %directory.display(), %error, "cannot watch; send SIGHUP after a change");
             }
         }
