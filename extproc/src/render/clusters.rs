@@ -18,13 +18,39 @@ pub(super) const UNPROCESSED: &str = "unprocessed";
 /// The sidecar and the dead end, then each Backend in document order, each followed by its replicas' own clusters if it has any.
 pub(super) fn clusters(config: &Config, extproc: &ExtprocAddress) -> Result<Vec<Value>, RenderError> {
     let mut clusters = vec![sidecar(extproc)?, unprocessed()];
-    for backend in &config.backends {
-        clusters.push(backend_cluster(backend)?);
-        if backend.affinity.mode == PlacementMode::Cluster {
-            clusters.extend(backend.endpoints.iter().map(replica_cluster));
+    for pool in pools(&config.backends) {
+        clusters.push(backend_cluster(&pool)?);
+        if pool.has(PlacementMode::Cluster) {
+            clusters.extend(pool.first.endpoints.iter().map(replica_cluster));
         }
     }
     Ok(clusters)
+}
+
+/// One Backend. Several AIServiceBackends may share it, and each may have a placement mode of its own.
+pub(super) struct Pool<'c> {
+    /// The first AIServiceBackend of it; the others have the same endpoints.
+    pub(super) first: &'c Backend,
+    modes: Vec<PlacementMode>,
+}
+
+impl Pool<'_> {
+    /// Whether requests are placed in this mode.
+    pub(super) fn has(&self, mode: PlacementMode) -> bool {
+        self.modes.contains(&mode)
+    }
+}
+
+/// The Backends, each once, in document order.
+pub(super) fn pools(backends: &[Backend]) -> Vec<Pool<'_>> {
+    let mut pools: Vec<Pool<'_>> = Vec::new();
+    for backend in backends {
+        match pools.iter_mut().find(|pool| pool.first.cluster == backend.cluster) {
+            Some(pool) => pool.modes.push(backend.affinity.mode),
+            None => pools.push(Pool { first: backend, modes: vec![backend.affinity.mode] }),
+        }
+    }
+    pools
 }
 
 /// Envoy's default takes an IPv6 address wherever a name has one, even where the network has no IPv6.
@@ -61,14 +87,12 @@ fn unprocessed() -> Value {
     })
 }
 
-fn backend_cluster(backend: &Backend) -> Result<Value, RenderError> {
+fn backend_cluster(pool: &Pool<'_>) -> Result<Value, RenderError> {
+    let backend = pool.first;
     let endpoints: Vec<&Endpoint> = backend.endpoints.iter().collect();
     let discovery = Discovery::of(&endpoints)
         .ok_or_else(|| RenderError::MixedEndpoints { cluster: backend.cluster.as_ref().to_owned() })?;
-    let policy = match backend.affinity.mode {
-        PlacementMode::Endpoint => override_host(),
-        PlacementMode::Cluster => least_request(),
-    };
+    let policy = if pool.has(PlacementMode::Endpoint) { override_host() } else { least_request() };
     Ok(model_servers(&backend.cluster, discovery, &endpoints, policy))
 }
 

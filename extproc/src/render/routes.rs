@@ -4,7 +4,7 @@ use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED, REFUSED_CLUST
 use serde_json::{Map, Value, json};
 
 use super::StaticOptions;
-use super::clusters::UNPROCESSED;
+use super::clusters::{Pool, UNPROCESSED, pools};
 use super::filters::EXT_PROC;
 use crate::affinity::PlacementMode;
 use crate::config::Config;
@@ -13,7 +13,7 @@ use crate::config::model::{Backend, Retries};
 /// The route table.
 pub(super) fn routes(config: &Config, options: &StaticOptions) -> Value {
     let prefix = &config.settings.path_prefix;
-    let mut routes: Vec<Value> = config.backends.iter().flat_map(|backend| backend_routes(backend, prefix)).collect();
+    let mut routes: Vec<Value> = pools(&config.backends).iter().flat_map(|pool| pool_routes(pool, prefix)).collect();
     routes.extend(options.wasm.is_some().then(refused_by_filter));
     routes.push(refusal());
     json!({
@@ -40,22 +40,21 @@ fn headers_kept_from_upstreams() -> Vec<&'static str> {
     OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).collect()
 }
 
-fn backend_routes(backend: &Backend, path_prefix: &str) -> Vec<Value> {
+fn pool_routes(pool: &Pool<'_>, path_prefix: &str) -> Vec<Value> {
+    let backend = pool.first;
     let cluster = &*backend.cluster;
-    let whole = route(
+    let mut routes = vec![route(
         cluster,
         json!({"exact": cluster}),
         path_prefix,
         action(json!({"cluster": cluster}), backend, path_prefix),
-    );
-    match backend.affinity.mode {
-        PlacementMode::Endpoint => vec![whole],
-        PlacementMode::Cluster => {
-            let replicas = format!("{cluster}/");
-            let action = action(json!({"cluster_header": CLUSTER}), backend, path_prefix);
-            vec![whole, route(&format!("{replicas}*"), json!({"prefix": replicas}), path_prefix, action)]
-        }
+    )];
+    if pool.has(PlacementMode::Cluster) {
+        let replicas = format!("{cluster}/");
+        let action = action(json!({"cluster_header": CLUSTER}), backend, path_prefix);
+        routes.push(route(&format!("{replicas}*"), json!({"prefix": replicas}), path_prefix, action));
     }
+    routes
 }
 
 fn route(name: &str, cluster: Value, path_prefix: &str, action: Value) -> Value {
