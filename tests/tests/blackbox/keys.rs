@@ -61,7 +61,12 @@ async fn without_a_known_key_nobody_gets_in_and_the_sidecar_is_not_asked_where_t
         }
         assert_eq!(served(&stack), 0);
         match filter {
-            Filter::Attached => assert_eq!(asked(&stack).await, 0.0),
+            Filter::Attached => {
+                let stats = stack.gateway.envoy.stats().await.unwrap();
+                let counts = ["key_missing", "key_unknown", "several_keys"]
+                    .map(|reason| stats.value(&format!("wasmcustom.attache_filter_refused_{reason}")));
+                assert_eq!((asked(&stack).await, counts), (0.0, [3, 3, 1]));
+            }
             Filter::Absent => {
                 counted(&stack, "key_missing", 3).await;
                 counted(&stack, "key_unknown", 3).await;

@@ -359,6 +359,43 @@ async fn without_redis_requests_get_503_and_when_it_is_back_all_is_well_without_
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_while_the_ledger_is_asked_holds_and_pays_nothing() {
+    let both = format!(
+        "{{name: t, per: [key], limit: 1000, {WINDOW}}}, {{name: n, per: [key], limit: 1000, {WINDOW}, cost: requests}}"
+    );
+    let mut stack = Stack::builder(documents(&both)).models(1).without_wasm().redis().start().await.unwrap();
+    stack.redis.as_mut().unwrap().signal(Signal::Stop).unwrap();
+    let client = stack.client().with_key("sk-a");
+    let request = tokio::spawn(async move { client.chat(&chat(29)).await });
+    until("the ledger was asked", async || {
+        stack.sidecar_metrics().await.unwrap().sum("attache_store_round_trips_total", &[]) >= 1.0
+    })
+    .await
+    .unwrap();
+    request.abort();
+    counted(&stack, "cancelled", 1).await;
+    stack.redis.as_mut().unwrap().signal(Signal::Continue).unwrap();
+    assert_eq!((settled(&stack).await, served(&stack)), (0.0, 0));
+}
+
+#[tokio::test]
+async fn what_is_charged_is_what_the_metrics_say() {
+    let stack =
+        Stack::builder(documents(&format!("{{name: t, per: [key], limit: 1000, {WINDOW}}}"))).models(1).without_wasm();
+    let stack = stack.start().await.unwrap();
+    let client = stack.client().with_key("sk-a");
+    client.chat(&chat(29)).await.unwrap();
+    assert!(client.stream_chat(&chat(40)).await.unwrap().rest().await.is_done());
+    counted(&stack, "served", 2).await;
+    let metrics = stack.sidecar_metrics().await.unwrap();
+    let tokens = |kind: &str| metrics.sum("gen_ai_client_token_usage_sum", &[("gen_ai_token_type", kind)]);
+    assert_eq!((tokens("input"), tokens("output")), (18.0, 51.0));
+    let labels = [("gen_ai_operation_name", "chat"), ("gen_ai_original_model", "m"), ("error_type", "")];
+    assert_eq!(metrics.sum("gen_ai_server_request_duration_seconds_count", &labels), 2.0);
+    assert_eq!(metrics.sum("attache_limit_decisions_total", &[("decision", "granted")]), 2.0);
+}
+
+#[tokio::test]
 async fn an_answer_under_way_survives_the_loss_of_redis_and_is_charged_when_it_is_back() {
     let documents = documents(&format!("{{name: t, per: [key], limit: 1000, {WINDOW}}}"));
     let mut stack = Stack::builder(documents).models(1).without_wasm().redis().start().await.unwrap();

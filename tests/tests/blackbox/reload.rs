@@ -181,6 +181,25 @@ async fn a_hangup_has_the_configuration_read_where_no_change_can_be_seen() {
 }
 
 #[tokio::test]
+async fn only_the_directory_of_a_file_is_watched_and_not_all_that_is_below_it() {
+    let directory = Directory::temporary().unwrap();
+    for number in 0..50 {
+        fs::create_dir_all(directory.path().join(format!("project/src/{number}"))).unwrap();
+    }
+    let file = directory.path().join("project/attache.yaml");
+    fs::write(&file, template::fill(&open(), &["127.0.0.1:1".parse().unwrap()]).unwrap()).unwrap();
+    let options = SidecarOptions { config: vec![file], ..Default::default() };
+    let sidecar = Sidecar::start("sidecar", options, directory.path()).await.unwrap();
+    let watches = || -> usize {
+        let descriptors = fs::read_dir(format!("/proc/{}/fdinfo", sidecar.id())).unwrap();
+        let pages = descriptors.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
+        pages.map(|page| page.lines().filter(|line| line.starts_with("inotify wd:")).count()).sum()
+    };
+    until("it watched", async || watches() > 0).await.unwrap();
+    assert_eq!(watches(), 1);
+}
+
+#[tokio::test]
 async fn the_admin_pages_say_how_it_is() {
     let stack = Stack::builder(open()).models(1).without_wasm().start().await.unwrap();
     let sidecar = &stack.gateway.sidecar;

@@ -11,9 +11,9 @@ use tokio::process::Command;
 use crate::documents::{affinity, backend, key, limits, pool, route};
 
 /// Envoy's word on the rendering of this file.
-async fn validate(file: &Path, directory: &Directory) {
+async fn validate(file: &Path, sidecars: &[&str], directory: &Directory) {
     for wasm in [None, Some(tools::wasm_filter().unwrap())] {
-        for extproc in ["127.0.0.1:10001", "sidecar.example:10001", "unix:/run/attache.sock"] {
+        for extproc in sidecars {
             let mut render = Command::from(tools::attache().unwrap());
             render.args(["render", "static"]).arg(file).args(["--extproc", extproc, "--admin", "127.0.0.1:9901"]);
             if let Some(wasm) = &wasm {
@@ -60,12 +60,12 @@ async fn envoy_takes_the_rendering_of_every_example() {
     let files = examples(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config"));
     assert!(!files.is_empty());
     for file in files {
-        validate(&file, &directory).await;
+        validate(&file, &["unix:/run/attache.sock"], &directory).await;
     }
 }
 
 #[tokio::test]
-async fn envoy_takes_every_kind_of_endpoint_and_mode() {
+async fn envoy_takes_every_kind_of_endpoint_mode_and_sidecar() {
     let directory = Directory::temporary().unwrap();
     let documents = [
         backend("v4", "[{ip: {address: 10.0.0.1, port: 8000}}, {ip: {address: 10.0.0.2, port: 8000}}]"),
@@ -84,7 +84,21 @@ async fn envoy_takes_every_kind_of_endpoint_and_mode() {
     ];
     let file = directory.path().join("attache.yaml");
     fs::write(&file, documents.concat()).unwrap();
-    validate(&file, &directory).await;
+    validate(&file, &["127.0.0.1:10001", "sidecar.example:10001", "unix:/run/attache.sock"], &directory).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_two_service_backends_share_is_one_cluster() {
+    let directory = Directory::temporary().unwrap();
+    let twin = "apiVersion: aigateway.envoyproxy.io/v1beta1\nkind: AIServiceBackend\nmetadata: {name: twin}\n\
+        spec: {schema: {name: OpenAI}, backendRef: {group: gateway.envoyproxy.io, kind: Backend, name: pool}}\n---\n";
+    let file = directory.path().join("attache.yaml");
+    for policy in [String::new(), affinity("twin", "mode: cluster"), affinity("pool", "mode: cluster")] {
+        let pool = backend("pool", "[{ip: {address: 10.0.0.1, port: 8000}}, {ip: {address: 10.0.0.2, port: 8000}}]");
+        let routes = route("r", "m", "{name: pool}") + &route("s", "n", "{name: twin}");
+        fs::write(&file, pool + twin + &policy + &routes).unwrap();
+        validate(&file, &["unix:/run/attache.sock"], &directory).await;
+    }
 }
 
 #[tokio::test]

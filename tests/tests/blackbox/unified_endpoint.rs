@@ -198,6 +198,19 @@ async fn large_bodies_arrive_whole_over_both_versions_of_http() {
 }
 
 #[tokio::test]
+async fn many_large_bodies_at_once_do_not_hold_each_other_up() {
+    let stack = stack().await;
+    let body = json!({"model": "assistant", "messages": [{"role": "user", "content": "x".repeat(4_000_000)}]});
+    let client = stack.client();
+    let answers = futures_util::future::join_all((0..12).map(|_| client.chat(&body))).await;
+    for answer in answers {
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    residue::none(&stack).await;
+}
+
+#[tokio::test]
 async fn a_chunked_upload_arrives_as_it_was_meant() {
     let stack = stack().await;
     let body = r#"{"stream":true,"messages":[{"role":"user","content":"é😀"}],"model":"assistant"}"#;
