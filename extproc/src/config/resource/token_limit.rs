@@ -83,7 +83,7 @@ impl FromNode for LimitSpec {
         Fields::read(node, log, |fields| {
             fields.unsupported("timeZone", "windows begin by UTC");
             fields.unsupported("cap", "`max_tokens` stays as the client sets it");
-            fields.unsupported("onStoreError", "it is always `local`");
+            fields.unsupported("onStoreError", "while Redis does not answer, requests get 503");
             fields.unsupported("priority", "all limits that match hold");
             fields.unsupported("shadow", "the limit refuses requests");
             fields.unsupported("when", "the limit holds for all requests of its targets");
