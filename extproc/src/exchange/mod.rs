@@ -134,7 +134,9 @@ impl Exchange {
             let body = route::models::list(&self.config, passed.caller.as_ref());
             return Ok(self.respond(LocalResponse { status: 200, headers: Vec::new(), body, reason: "models" }, now));
         }
-        if let Some(encoding) = headers.get("content-encoding").filter(|encoding| *encoding != "identity") {
+        if let Some(encoding) =
+            headers.get("content-encoding").filter(|encoding| !encoding.eq_ignore_ascii_case("identity"))
+        {
             let message = format!("content-encoding `{encoding}` is not supported here; send the body unencoded");
             let error = ApiError::new(ErrorKind::InvalidRequest, message);
             return Ok(self.deny(&error, passed.operation.dialect(), "encoded_body", now));

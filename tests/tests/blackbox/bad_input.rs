@@ -81,6 +81,11 @@ async fn a_body_that_cannot_be_understood_is_refused_with_the_reason_and_counted
     assert_eq!(error(&encoded), is(400, INVALID, None));
     counted(&stack, "encoded_body", 1).await;
     assert_eq!(served(&stack), 0);
+    // Codings are told apart without regard to case (RFC 9110, section 8.4.1).
+    for identity in ["identity", "Identity"] {
+        let answer = client(&stack).with_header("content-encoding", identity).chat(&chat()).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
     residue::none(&stack).await;
 }
 
