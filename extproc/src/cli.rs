@@ -98,6 +98,8 @@ struct CheckArgs {
     /// Files and directories.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -159,7 +161,7 @@ impl RunArgs {
 impl CheckArgs {
     fn run(self) -> Result<ExitCode, String> {
         let stdout = io::stdout();
-        let verdict = config::check(&self.paths, Settings::default(), Style::for_stream(&stdout), &mut stdout.lock())
+        let verdict = config::check(&self.paths, self.settings.into(), Style::for_stream(&stdout), &mut stdout.lock())
             .map_err(|error| format!("cannot write the report: {error}"))?;
         Ok(verdict.into())
     }

@@ -53,6 +53,11 @@ pub struct RunOptions {
 /// # Errors
 /// When an address cannot be bound or the Redis URL cannot be read.
 pub async fn run(options: RunOptions) -> io::Result<()> {
+    // A path that is not there now is a mistyped one: later it may come and go.
+    for path in &options.config {
+        std::fs::metadata(path)
+            .map_err(|error| io::Error::new(error.kind(), format!("--config {}: {error}", path.display())))?;
+    }
     let telemetry = Arc::new(Telemetry::default());
     let ledger = match &options.redis {
         Some((url, deadline)) => {

@@ -29,7 +29,7 @@ use attache_proto::splice::Chunk;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
-use crate::affinity::{DebugHeaders, PlacementMode};
+use crate::affinity::DebugHeaders;
 use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Admission, ReserveRequest, Settlement, StoreError};
 use crate::route::{self, CoolDown};
@@ -324,7 +324,7 @@ impl Exchange {
         let (body, chunk_lengths) = body.finish();
         let plan = match plan::plan(&body, head, &self.config, &self.cooldown, self.entropy, now) {
             Ok(plan) => plan,
-            Err((error, reason)) => return self.deny(&error, self.dialect(), reason, now),
+            Err(refused) => return self.respond(refused, now),
         };
         self.describe(&plan);
         let pending = Pending { plan, body, chunk_lengths };
@@ -400,10 +400,7 @@ impl Exchange {
     /// that served has failed it; where nobody served, all have.
     fn learn(&self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
         let Some(backend) = self.backend(plan) else { return };
-        let tried: Vec<&Endpoint> = match backend.affinity.mode {
-            PlacementMode::Endpoint => plan.order(backend).collect(),
-            PlacementMode::Cluster => plan.order(backend).take(1).collect(),
-        };
+        let tried: Vec<&Endpoint> = plan.order(backend).collect();
         // An address that is not in the list is one that a DNS name stands for.
         let served = upstream.and_then(|address| {
             tried.iter().position(|endpoint| *endpoint.id == *address).or(Some(0)).filter(|_| !tried.is_empty())

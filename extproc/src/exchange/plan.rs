@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use attache_gate::Caller;
+use attache_gate::{Caller, Refusal};
 use attache_proto::request::{self, IncludeUsage, RequestScan, ScanError, Segment, SegmentKind, UsageEvent};
 use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
-use attache_proto::{ApiError, ErrorKind, Operation, headers};
+use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
 use super::Head;
-use super::event::{Mutations, Profile, Routing};
+use super::event::{LocalResponse, Mutations, Profile, Routing};
 use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, RuleId};
 use crate::limit::{EstimateInput, ReserveRequest, Subject};
@@ -31,9 +31,6 @@ pub(super) struct Plan {
     pub(super) reservation: Option<Arc<ReserveRequest>>,
 }
 
-/// A refusal, with its reason for metrics.
-pub(super) type Refused = (ApiError, &'static str);
-
 /// Decides.
 pub(super) fn plan(
     body: &Bytes,
@@ -42,19 +39,22 @@ pub(super) fn plan(
     cooldown: &CoolDown,
     entropy: u64,
     now: Instant,
-) -> Result<Plan, Refused> {
-    let scan = request::scan(head.operation, body).map_err(|error| malformed(&error))?;
-    let unknown = || model_not_found(&scan);
+) -> Result<Plan, LocalResponse> {
+    let dialect = head.operation.dialect();
+    let scan = request::scan(head.operation, body).map_err(|error| malformed(&error, dialect))?;
+    let unknown = || model_not_found(&scan, dialect);
     let rule_id = match route::resolve(config, &scan.model, head.caller.as_ref(), |name| head.headers.get(name)) {
         Resolution::Rule(id) => id,
-        Resolution::NotAttached => return Err(not_attached(&scan)),
+        Resolution::NotAttached => {
+            return Err(LocalResponse::refusal(&Refusal::key_not_attached(quoted(&scan.model), dialect)));
+        }
         Resolution::Unknown => return Err(unknown()),
     };
     let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
     let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
     let (target, backend) = route::choose(rule, config, cooldown, entropy, now)
         .and_then(|target| Some((target, config.backends.get(target.backend)?)))
-        .ok_or_else(no_backend)?;
+        .ok_or_else(|| no_backend(dialect))?;
     let served_model = target.model_override.as_ref().unwrap_or(model);
     let key = affinity_key(&scan, body, head, served_model, backend, entropy);
     let placement = affinity::place(key, &backend.endpoints, |endpoint| cooldown.admits(&endpoint.cluster, now));
@@ -62,8 +62,8 @@ pub(super) fn plan(
     let (ask, visibility) = usage_event(head.operation, &scan);
     // The scanner's spans lie within the body it scanned, in order, so this does not fail; if it did, the body would be
     // at fault.
-    let splice =
-        Splice::new(scan.edits(served_model, ask), body.len()).map_err(|_| malformed(&ScanError::NotAnObject))?;
+    let splice = Splice::new(scan.edits(served_model, ask), body.len())
+        .map_err(|_| malformed(&ScanError::NotAnObject, dialect))?;
     let estimate =
         EstimateInput { prompt_bytes: prompt_bytes(&scan), max_tokens: scan.max_tokens, choices: scan.choices };
     let subject = Subject {
@@ -124,33 +124,24 @@ fn usage_event(operation: Operation, scan: &RequestScan) -> (UsageEvent, UsageVi
     }
 }
 
-fn malformed(error: &ScanError) -> Refused {
+fn malformed(error: &ScanError, dialect: Dialect) -> LocalResponse {
     let param = match error {
         ScanError::NoModel | ScanError::ModelNotAString | ScanError::DuplicateModel => Some("model"),
         _ => None,
     };
-    (ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, error.to_string()) }, "invalid_request")
+    let error = ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, error.to_string()) };
+    LocalResponse::error(&error, dialect, "invalid_request")
 }
 
-fn model_not_found(scan: &RequestScan) -> Refused {
-    let message =
-        format!("the model `{}` does not exist here; GET /v1/models lists those that do", quoted(&scan.model));
-    (ApiError::new(ErrorKind::ModelNotFound, message), "model_not_found")
+fn model_not_found(scan: &RequestScan, dialect: Dialect) -> LocalResponse {
+    let model = quoted(&scan.model);
+    let message = format!("the model `{model}` does not exist here; GET /v1/models lists those that do");
+    LocalResponse::error(&ApiError::new(ErrorKind::ModelNotFound, message), dialect, "model_not_found")
 }
 
-fn not_attached(scan: &RequestScan) -> Refused {
-    let message = format!(
-        "this API key is not attached to the endpoint `{}`; ask for another model, or for a key that is",
-        quoted(&scan.model)
-    );
-    (ApiError::new(ErrorKind::KeyNotAttached, message), "key_not_attached")
-}
-
-fn no_backend() -> Refused {
-    (
-        ApiError::new(ErrorKind::Unavailable, "no backend serves this endpoint at the moment; try again later"),
-        "no_backend",
-    )
+fn no_backend(dialect: Dialect) -> LocalResponse {
+    let message = "no backend serves this endpoint at the moment; try again later";
+    LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "no_backend")
 }
 
 /// A model name as an error may quote it: a client can send megabytes of it.
@@ -211,8 +202,12 @@ impl Plan {
         format!("cluster={}; endpoints={}; reason={}", backend.cluster, order.join(","), self.placement.reason.as_str())
     }
 
-    /// The endpoints of the placement, in order of preference.
+    /// The endpoints that the proxy may try, in order of preference. A cluster of one replica has no other.
     pub(super) fn order<'a>(&'a self, backend: &'a Backend) -> impl Iterator<Item = &'a Endpoint> {
-        self.placement.order.iter().filter_map(|&index| backend.endpoints.get(index))
+        let most = match backend.affinity.mode {
+            PlacementMode::Endpoint => usize::MAX,
+            PlacementMode::Cluster => 1,
+        };
+        self.placement.order.iter().take(most).filter_map(|&index| backend.endpoints.get(index))
     }
 }

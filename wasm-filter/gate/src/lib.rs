@@ -209,16 +209,7 @@ impl Gate {
         if routes.iter().any(|route| caller.may_call(route)) {
             return Ok(());
         }
-        Err((
-            Reason::KeyNotAttached,
-            ApiError::new(
-                ErrorKind::KeyNotAttached,
-                format!(
-                    "this API key may not call the model `{model}`; ask for a key that is attached to its endpoint"
-                ),
-            )
-            .with_param("model"),
-        ))
+        Err((Reason::KeyNotAttached, key_not_attached(model)))
     }
 
     fn served(&self) -> String {
@@ -226,6 +217,20 @@ impl Gate {
             Operation::ALL.map(|operation| format!("{} {}{}", operation.method(), self.path_prefix, operation.path()));
         served.join(", ")
     }
+}
+
+impl Refusal {
+    /// What a caller is told whose key is not attached to the endpoint of `model`: the sidecar finds that out from the body,
+    /// and says it in the gate's words.
+    pub fn key_not_attached(model: &str, dialect: Dialect) -> Self {
+        Self { error: key_not_attached(model), dialect, reason: Reason::KeyNotAttached }
+    }
+}
+
+fn key_not_attached(model: &str) -> ApiError {
+    let message =
+        format!("this API key is not attached to the endpoint `{model}`; ask for another model or another key");
+    ApiError::new(ErrorKind::KeyNotAttached, message).with_param("model")
 }
 
 #[cfg(test)]
