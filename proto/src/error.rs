@@ -23,8 +23,10 @@ pub enum ErrorKind {
     RequestTooLarge,
     /// 431: the request's headers are above the bound.
     HeadersTooLarge,
-    /// 429: over a limit that time refills.
+    /// 429: over a limit on tokens that time refills.
     RateLimited,
+    /// 429: over a limit on requests, or on requests in flight.
+    TooManyRequests,
     /// 429: a budget is used up.
     QuotaExhausted,
     /// 503: no upstream, the ledger is out, or the sidecar is overloaded.
@@ -33,7 +35,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::InvalidRequest,
         Self::InvalidApiKey,
         Self::KeyNotAttached,
@@ -43,6 +45,7 @@ impl ErrorKind {
         Self::RequestTooLarge,
         Self::HeadersTooLarge,
         Self::RateLimited,
+        Self::TooManyRequests,
         Self::QuotaExhausted,
         Self::Unavailable,
     ];
@@ -55,7 +58,7 @@ impl ErrorKind {
             Self::ModelNotFound | Self::PathNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTooLarge => 413,
-            Self::RateLimited | Self::QuotaExhausted => 429,
+            Self::RateLimited | Self::TooManyRequests | Self::QuotaExhausted => 429,
             Self::HeadersTooLarge => 431,
             Self::Unavailable => 503,
         }
@@ -74,6 +77,7 @@ impl ErrorKind {
             Self::RequestTooLarge => (INVALID, Some("request_too_large")),
             Self::HeadersTooLarge => (INVALID, Some("headers_too_large")),
             Self::RateLimited => ("tokens", Some("rate_limit_exceeded")),
+            Self::TooManyRequests => ("requests", Some("rate_limit_exceeded")),
             Self::QuotaExhausted => ("insufficient_quota", Some("insufficient_quota")),
             Self::Unavailable => ("server_error", None),
         }
@@ -86,7 +90,7 @@ impl ErrorKind {
             Self::InvalidApiKey | Self::KeyNotAttached => "authentication_error",
             Self::ModelNotFound | Self::PathNotFound => "not_found_error",
             Self::RequestTooLarge | Self::HeadersTooLarge => "request_too_large",
-            Self::RateLimited | Self::QuotaExhausted => "rate_limit_error",
+            Self::RateLimited | Self::TooManyRequests | Self::QuotaExhausted => "rate_limit_error",
             // `overloaded_error` is bound to Anthropic's own status 529, which we do not send.
             Self::Unavailable => "api_error",
         }
@@ -162,6 +166,7 @@ mod tests {
             (RequestTooLarge, 413, "invalid_request_error", Some("request_too_large"), "request_too_large"),
             (HeadersTooLarge, 431, "invalid_request_error", Some("headers_too_large"), "request_too_large"),
             (RateLimited, 429, "tokens", Some("rate_limit_exceeded"), "rate_limit_error"),
+            (TooManyRequests, 429, "requests", Some("rate_limit_exceeded"), "rate_limit_error"),
             (QuotaExhausted, 429, "insufficient_quota", Some("insufficient_quota"), "rate_limit_error"),
             (Unavailable, 503, "server_error", None, "api_error"),
         ];

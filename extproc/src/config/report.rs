@@ -55,8 +55,14 @@ pub fn check(paths: &[PathBuf], settings: Settings, style: Style, out: &mut impl
     }
     let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
     let warnings = diagnostics.len() - errors;
-    writeln!(out, "{objects} objects, {errors} errors, {warnings} warnings")?;
-    Ok(if errors == 0 { Verdict::Sound } else { Verdict::Faulty })
+    let sound = errors == 0;
+    let [objects, errors, warnings] = [(objects, "object"), (errors, "error"), (warnings, "warning")].map(counted);
+    writeln!(out, "{objects}, {errors}, {warnings}")?;
+    Ok(if sound { Verdict::Sound } else { Verdict::Faulty })
+}
+
+fn counted((number, thing): (usize, &str)) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 fn write_diagnostic(diagnostic: &Diagnostic, style: Style, out: &mut impl Write) -> io::Result<()> {

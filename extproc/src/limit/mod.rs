@@ -24,7 +24,7 @@ pub use clock::{Clock, SystemClock};
 pub use estimate::EstimateInput;
 pub use ledger::{Ledger, LedgerStats};
 pub use memory::MemoryStore;
-pub use redis::{RedisOptions, RedisStore};
+pub use redis::{InvalidRedisUrl, RedisOptions, RedisStore};
 pub use reservation::{Charge, Hold, ReservationId, ReserveRequest, Settlement};
 pub use rules::{Cost, Dimension, Limit, Mode, Quantity};
 pub use store::{Admission, CounterState, LEASE, RENEW_EVERY, Store, StoreError};

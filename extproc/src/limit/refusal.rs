@@ -56,9 +56,11 @@ impl<'a> Refusal<'a> {
 
     fn kind(&self) -> ErrorKind {
         if is_settled_use(self.hold, &self.state) && self.hold.limit.window > LONGEST_RATE_WINDOW {
-            ErrorKind::QuotaExhausted
-        } else {
-            ErrorKind::RateLimited
+            return ErrorKind::QuotaExhausted;
+        }
+        match self.hold.limit.quantity {
+            Quantity::Tokens(_) => ErrorKind::RateLimited,
+            Quantity::Requests | Quantity::Concurrency => ErrorKind::TooManyRequests,
         }
     }
 
@@ -124,6 +126,7 @@ fn measure(hold: &Hold) -> String {
         3_600 => format!("{unit} per hour"),
         86_400 => format!("{unit} per day"),
         604_800 => format!("{unit} per week"),
+        seconds if seconds % 86_400 == 0 => format!("{unit} per {} days", seconds / 86_400),
         _ => format!("{unit} per {}", spoken(hold.limit.window)),
     }
 }
@@ -213,7 +216,7 @@ mod tests {
     fn a_lack_of_slots_is_told_as_requests_in_flight() {
         let limit = Limit { quantity: Quantity::Concurrency, amount: 8, ..per(&[Dimension::Endpoint], DAY) };
         let (error, retry_after) = refused([(limit, 0, 8, Duration::from_secs(7_200))]);
-        assert_eq!(error.kind, ErrorKind::RateLimited);
+        assert_eq!(error.kind, ErrorKind::TooManyRequests);
         assert_eq!(retry_after, Duration::from_secs(1));
         assert!(
             error.message.starts_with("Rate limit reached for this endpoint on requests in flight: Limit 8, Used 8, ")

@@ -36,9 +36,14 @@ pub struct RedisOptions {
 
 impl Default for RedisOptions {
     fn default() -> Self {
-        Self { deadline: Duration::from_millis(25), settle_deadline: Duration::from_millis(500) }
+        Self { deadline: Duration::from_millis(100), settle_deadline: Duration::from_millis(500) }
     }
 }
+
+/// The text is no URL of a Redis that we can use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidRedisUrl(String);
 
 /// Counters and leases in Redis. Clones share their connections.
 #[derive(Clone)]
@@ -65,9 +70,16 @@ impl RedisStore {
     /// whenever the connection is lost; until it is there, operations fail. To be called within a Tokio runtime.
     ///
     /// # Errors
-    /// [`StoreError::Failed`] when the URL is none.
-    pub fn connect(url: &str, options: RedisOptions) -> Result<Self, StoreError> {
-        let client = client(url).map_err(failed)?;
+    /// [`InvalidRedisUrl`] when the URL is none, or asks for what is not supported.
+    pub fn connect(url: &str, options: RedisOptions) -> Result<Self, InvalidRedisUrl> {
+        if url.starts_with("rediss:") {
+            return Err(InvalidRedisUrl("TLS (rediss://) is not supported yet; use redis://".to_owned()));
+        }
+        let client = client(url).map_err(|error| {
+            InvalidRedisUrl(format!(
+                "{error}; write redis://HOST:PORT, redis://USER:PASSWORD@HOST:PORT/DB or redis+unix:///PATH"
+            ))
+        })?;
         let channel = || Channel { link: Link::new(client.clone()), timeouts: AtomicU32::new(0) };
         let shared = Shared {
             options,

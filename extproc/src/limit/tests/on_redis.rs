@@ -186,7 +186,10 @@ async fn starting_without_redis_is_no_error() {
 
 #[tokio::test]
 async fn a_url_that_is_none_is_an_error_at_start() {
-    assert!(matches!(RedisStore::connect("localhost", RedisOptions::default()), Err(StoreError::Failed(_))));
+    for (url, words) in [("localhost", "redis://HOST:PORT"), ("rediss://localhost", "TLS")] {
+        let error = RedisStore::connect(url, RedisOptions::default()).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 #[tokio::test]
