@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -78,6 +79,10 @@ struct RunArgs {
     /// How long requests in flight may take to end after SIGTERM.
     #[arg(long, env = "ATTACHE_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
+    /// Threads that serve requests; a third of the cores where this is not set, as Envoy needs twice as much for the same
+    /// requests.
+    #[arg(long, env = "ATTACHE_WORKERS", value_name = "N")]
+    workers: Option<NonZeroUsize>,
     /// The form of the log on standard error; its level is set by RUST_LOG.
     #[arg(long, env = "ATTACHE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -150,6 +155,7 @@ impl RunArgs {
             settings: self.settings.into(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(self.workers.map_or_else(default_workers, NonZeroUsize::get))
             .enable_all()
             .build()
             .map_err(|error| format!("cannot start the runtime: {error}"))?;
@@ -192,6 +198,12 @@ fn log(format: LogFormat) {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
     }
+}
+
+/// A request costs us about 0.3 to 0.4 of what both use for it. Workers beyond that only wake each other: with two on two
+/// cores a request at a time took a third more CPU than with one.
+fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(3))
 }
 
 fn path_prefix(text: &str) -> Result<String, String> {
