@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
-use tokio::time::timeout_at;
+use tokio::time::interval_at;
 use tonic::{Status, Streaming};
 
 use super::wire::{self, Message};
@@ -21,20 +21,21 @@ pub(super) fn replies(
 ) -> impl Stream<Item = Result<ProcessingResponse, Status>> + Send {
     async_stream::stream! {
         let mut session: Option<Session> = None;
-        let mut renew_at = tokio::time::Instant::now() + RENEW_EVERY;
+        // One timer for the life of the stream, not one for each message.
+        let mut renew = interval_at(tokio::time::Instant::now() + RENEW_EVERY, RENEW_EVERY);
         loop {
-            let message = match timeout_at(renew_at, inbound.message()).await {
-                Err(_elapsed) => {
-                    renew_at += RENEW_EVERY;
+            let received = tokio::select! {
+                biased;
+                received = inbound.message() => received,
+                _ = renew.tick() => {
                     if let Some(session) = &session {
                         session.renew();
                     }
                     continue;
                 }
-                Ok(Ok(Some(message))) => message,
-                // Every normal end of a stream looks like an error here: Envoy resets it once it needs no more answers.
-                Ok(Ok(None) | Err(_)) => break,
             };
+            // Every normal end of a stream looks like an error here: Envoy resets it once it needs no more answers.
+            let Ok(Some(message)) = received else { break };
             let session = match &mut session {
                 Some(session) => session,
                 None => match Session::open(&message, &world) {
