@@ -342,7 +342,7 @@ impl Exchange {
     fn release(&mut self, pending: Pending, now: Instant) -> Action {
         let Pending { plan, body, chunk_lengths } = pending;
         let Some(head) = &self.head else { return Action::Wait };
-        let Some(mutations) = plan.mutations(&self.config, head, self.profile) else {
+        let Some(mutations) = plan.mutations(&self.config, head) else {
             return Action::Wait;
         };
         let mut chunks = plan.splice.chunks(&body, &chunk_lengths).into_iter().map(|chunk| match chunk {

@@ -11,7 +11,7 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
 use super::Head;
-use super::event::{LocalResponse, Mutations, Profile, Routing};
+use super::event::{LocalResponse, Mutations, Routing};
 use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, RuleId};
 use crate::limit::{EstimateInput, ReserveRequest, Subject};
@@ -152,7 +152,7 @@ fn quoted(model: &str) -> &str {
 
 impl Plan {
     /// The changes to the request's headers.
-    pub(super) fn mutations(&self, config: &Config, head: &Head, profile: Profile) -> Option<Mutations> {
+    pub(super) fn mutations(&self, config: &Config, head: &Head) -> Option<Mutations> {
         let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);
         let mut set = vec![
             (headers::MODEL, self.model.to_string()),
@@ -189,8 +189,8 @@ impl Plan {
             Some(timeout) => set.push((headers::UPSTREAM_TIMEOUT_MS, timeout.as_millis().to_string())),
             None => remove.push(headers::UPSTREAM_TIMEOUT_MS),
         }
-        // A buffered body's length the proxy corrects itself, and does not let us.
-        if profile == Profile::Streamed && !self.splice.is_empty() && head.headers.get("content-length").is_some() {
+        // Without it the request ends in a 500: Envoy compares the two, in both profiles.
+        if !self.splice.is_empty() && head.headers.get("content-length").is_some() {
             set.push(("content-length", self.splice.spliced_len().to_string()));
         }
         Some(Mutations { set, remove, routing: Routing::Again })

@@ -27,6 +27,8 @@ mod limits;
 #[cfg(test)]
 mod openai_client;
 #[cfg(test)]
+mod profiles;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod render;
