@@ -23,8 +23,8 @@ wasm:
 	cargo build --release --locked -p attache-wasm-filter --target wasm32-wasip1
 
 .PHONY: demo
-demo: build ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 ends after the story
-	cargo build --release --locked -p attache-tests --bin attache-demo
+demo: wasm ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 ends after the story
+	cargo build --release --locked -p attache -p attache-tests --bin attache --bin attache-demo
 	@$(envoy) && export ENVOY && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
 	$(CARGO_TARGET_DIR)/release/attache-demo $(if $(ONCE),--once)
@@ -32,13 +32,13 @@ demo: build ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 e
 .PHONY: test
 test: wasm ## run all tests, on a real Envoy and a real Redis
 	@$(envoy) && $(redis) && $(python) && export ENVOY REDIS_SERVER ATTACHE_PYTHON && \
-	cargo build --locked -p attache && \
+	cargo test --locked --workspace --exclude attache-wasm-filter --no-run && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) \
 	cargo test --locked --workspace --exclude attache-wasm-filter $(ARGS)
 
 .PHONY: bench
-bench: build ## measure what the sidecar and the filter cost, beside a plain Envoy; ARGS=--quick for a look
-	cargo build --release --locked -p attache-tests --bin attache-bench
+bench: wasm ## measure what the sidecar and the filter cost, beside a plain Envoy; ARGS=--quick for a look
+	cargo build --release --locked -p attache -p attache-tests --bin attache --bin attache-bench
 	@$(envoy) && REDIS_SERVER="$${REDIS_SERVER:-$$(command -v redis-server)}"; export ENVOY REDIS_SERVER && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
 	$(CARGO_TARGET_DIR)/release/attache-bench $(ARGS)

@@ -341,10 +341,10 @@ impl Exchange {
     /// Lets the request go: one reply for every message that is unanswered.
     fn release(&mut self, pending: Pending, now: Instant) -> Action {
         let Pending { plan, body, chunk_lengths } = pending;
-        let Some(head) = &self.head else { return Action::Wait };
-        let Some(mutations) = plan.mutations(&self.config, head) else {
-            return Action::Wait;
-        };
+        let Some(head) = &mut self.head else { return Action::Wait };
+        let Some(mutations) = plan.mutations(&self.config, head) else { return Action::Wait };
+        // An answer may stream for minutes, and nobody asks for the request's headers any more.
+        head.headers = Headers::default();
         let mut chunks = plan.splice.chunks(&body, &chunk_lengths).into_iter().map(|chunk| match chunk {
             Chunk::Unchanged => Body::Unchanged,
             Chunk::Replaced(bytes) => Body::Replaced(bytes),
