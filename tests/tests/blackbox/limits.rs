@@ -304,7 +304,7 @@ async fn slots_are_taken_while_a_request_is_in_flight_and_given_back_however_it_
             streams.push(stream);
         }
         let refused = client.chat(&chat(29)).await.unwrap();
-        assert_eq!(error(&refused), is(429, "tokens", "rate_limit_exceeded"));
+        assert_eq!(error(&refused), is(429, "requests", "rate_limit_exceeded"));
         assert_eq!((refused.header("retry-after"), served(&stack)), (Some("1"), 2));
         // One client leaves; its slot is free.
         streams.pop();
