@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use attache::config::model::Settings;
-use attache::config::report::Style;
+use attache::config::report::{Style, Verdict};
 use attache::config::{self, Outcome};
 use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
@@ -102,6 +102,9 @@ struct CheckArgs {
     /// Files and directories.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// Exit with status 1 for warnings, too.
+    #[arg(long)]
+    deny_warnings: bool,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -112,7 +115,7 @@ struct StaticArgs {
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Where Envoy listens.
-    #[arg(long, env = "ATTACHE_LISTEN", default_value = "127.0.0.1:10000")]
+    #[arg(long, env = "ATTACHE_LISTEN", default_value = "127.0.0.1:10000", value_parser = socket_address)]
     listen: SocketAddr,
     /// Where the sidecar is: HOST:PORT or unix:/path.
     #[arg(long, env = "ATTACHE_EXTPROC", default_value = "127.0.0.1:10001")]
@@ -121,7 +124,7 @@ struct StaticArgs {
     #[arg(long, env = "ATTACHE_WASM")]
     wasm: Option<PathBuf>,
     /// Where Envoy's own admin interface listens; without it there is none.
-    #[arg(long, env = "ATTACHE_ADMIN")]
+    #[arg(long, env = "ATTACHE_ADMIN", value_parser = socket_address)]
     admin: Option<SocketAddr>,
     #[command(flatten)]
     settings: SettingsArgs,
@@ -136,7 +139,7 @@ impl Cli {
             Command::Render(RenderCommand::Static(args)) => args.run(),
         };
         result.unwrap_or_else(|error| {
-            eprintln!("attache: {error}");
+            complain(&format!("attache: {error}"));
             ExitCode::FAILURE
         })
     }
@@ -149,7 +152,8 @@ impl RunArgs {
             config: self.config,
             extproc_listen: self.extproc_listen,
             admin_listen: self.admin_listen,
-            redis: self.redis.map(|url| (url, self.redis_timeout)),
+            // An empty variable is how deployments say "none".
+            redis: self.redis.filter(|url| !url.is_empty()).map(|url| (url, self.redis_timeout)),
             drain_timeout: self.drain_timeout,
             settings: self.settings.into(),
         };
@@ -168,7 +172,8 @@ impl CheckArgs {
         let stdout = io::stdout();
         let verdict = config::check(&self.paths, self.settings.into(), Style::for_stream(&stdout), &mut stdout.lock())
             .map_err(|error| format!("cannot write the report: {error}"))?;
-        Ok(verdict.into())
+        let denied = self.deny_warnings && verdict == Verdict::Doubtful;
+        Ok(if denied { ExitCode::FAILURE } else { verdict.into() })
     }
 }
 
@@ -178,7 +183,7 @@ impl StaticArgs {
             config::compile(config::load(&self.paths), self.settings.into(), 1, None)
                 .map_err(|error| error.to_string())?;
         for diagnostic in &diagnostics {
-            eprintln!("{}", diagnostic.plain());
+            complain(&diagnostic.plain().to_string());
         }
         if diagnostics.iter().any(config::Diagnostic::is_error) {
             return Err("nothing was rendered: the configuration has errors".to_owned());
@@ -190,9 +195,16 @@ impl StaticArgs {
     }
 }
 
+/// Says something on standard error, if anybody listens there.
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 fn log(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // Without internal errors: they would go to standard error by a macro that panics where that cannot be written, and a
+    // log that is lost must not stop reloading, draining or serving.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
@@ -207,12 +219,20 @@ fn default_workers() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get().div_ceil(3).max(2))
 }
 
+/// Envoy binds addresses, not names.
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("`{text}` is no IP address with a port; write 127.0.0.1:10000 or [::1]:10000"))
+}
+
 fn path_prefix(text: &str) -> Result<String, String> {
     let prefix = text.trim_end_matches('/');
-    if prefix.is_empty() || prefix.starts_with('/') {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
+    if prefix.is_empty() || (prefix.starts_with('/') && prefix.chars().all(plain)) {
         Ok(prefix.to_owned())
     } else {
-        Err("a path prefix begins with `/`".to_owned())
+        Err(format!(
+            "`{text}` is no path prefix; write `/` and letters, digits or -._~ , such as /enterpriseai/gateway"
+        ))
     }
 }
 
@@ -261,6 +281,7 @@ mod tests {
         assert_eq!(duration("25ms"), Ok(Duration::from_millis(25)));
         assert!(duration("25").is_err() && duration("0s").is_err());
         assert_eq!(path_prefix("/a/"), Ok("/a".to_owned()));
-        assert!(path_prefix("a").is_err());
+        assert!(path_prefix("a").is_err() && path_prefix("/a b?").is_err());
+        assert!(socket_address("localhost:1").is_err() && socket_address("[::1]:10000").is_ok());
     }
 }

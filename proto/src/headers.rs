@@ -9,10 +9,6 @@ pub const MODEL: &str = "x-ai-eg-model";
 pub const ROUTE: &str = "x-attache-route";
 /// The Envoy cluster chosen. Routes match on its presence, so a request that the sidecar did not see finds no route.
 pub const CLUSTER: &str = "x-attache-cluster";
-/// The value of [`CLUSTER`] with which the filter leads a request that it refuses to a route on which the sidecar is not
-/// asked: Envoy runs its other filters on every answer, and ext_proc would open a stream for this one. No cluster of a
-/// Backend has this name, for those have a slash in theirs.
-pub const REFUSED_CLUSTER: &str = "refused";
 /// The endpoints chosen, `ip:port,ip:port` in order of preference, as the Kubernetes endpoint-picker protocol names them.
 pub const DESTINATION_ENDPOINT: &str = "x-gateway-destination-endpoint";
 /// The caller's key id (a ClientKey's `namespace/name`), never the key.

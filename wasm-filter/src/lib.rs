@@ -130,9 +130,8 @@ impl Exchange {
         )
     }
 
-    /// Answers in the upstream's place, on the route where the sidecar is not asked.
+    /// Answers in the upstream's place.
     fn answer(&self, status: u16, headers: Vec<(&str, &str)>, body: &str) -> Action {
-        self.set_http_request_header(headers::CLUSTER, Some(headers::REFUSED_CLUSTER));
         self.send_http_response(u32::from(status), headers, Some(body.as_bytes()));
         Action::Pause
     }

@@ -24,19 +24,21 @@ impl Style {
     }
 }
 
-/// Whether there was an error. Warnings are none.
+/// What came of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Exit status 0.
+    /// Nothing to say: exit status 0.
     Sound,
-    /// Exit status 1.
+    /// Warnings, no error: exit status 0.
+    Doubtful,
+    /// Errors: exit status 1.
     Faulty,
 }
 
 impl From<Verdict> for ExitCode {
     fn from(verdict: Verdict) -> Self {
         match verdict {
-            Verdict::Sound => Self::SUCCESS,
+            Verdict::Sound | Verdict::Doubtful => Self::SUCCESS,
             Verdict::Faulty => Self::FAILURE,
         }
     }
@@ -55,10 +57,14 @@ pub fn check(paths: &[PathBuf], settings: Settings, style: Style, out: &mut impl
     }
     let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
     let warnings = diagnostics.len() - errors;
-    let sound = errors == 0;
+    let verdict = match (errors, warnings) {
+        (0, 0) => Verdict::Sound,
+        (0, _) => Verdict::Doubtful,
+        _ => Verdict::Faulty,
+    };
     let [objects, errors, warnings] = [(objects, "object"), (errors, "error"), (warnings, "warning")].map(counted);
     writeln!(out, "{objects}, {errors}, {warnings}")?;
-    Ok(if sound { Verdict::Sound } else { Verdict::Faulty })
+    Ok(verdict)
 }
 
 fn counted((number, thing): (usize, &str)) -> String {

@@ -110,6 +110,13 @@ impl Documents {
         self.mark(name);
         self.mark(&text);
         let source = Arc::new(Source::new(name, text));
+        if source.inner().trim().is_empty() {
+            // Whoever writes a file in place, or runs out of disk, leaves it empty for a moment or for good.
+            let empty = Diagnostic::error(&Location::new(&source, 0..0), "this file is empty: it may be half written");
+            self.diagnostics.push(empty.with_help("write what belongs there, or remove the file"));
+            self.lost.push(Lost { path: PathBuf::from(name), client_keys: ClientKeys::Possible });
+            return;
+        }
         let parsed = node::parse(&source);
         if let Some(broken) = parsed.broken {
             self.diagnostics.push(broken);

@@ -309,6 +309,40 @@ fn the_gate_is_open_only_where_no_client_key_can_have_been_meant() {
 }
 
 #[test]
+fn a_gate_that_asked_for_keys_does_not_open_because_they_are_gone() {
+    let shut = Access::Keys(Vec::new());
+    let routes = backend("a", 1) + &route("r", "m", "a");
+    let guarded = compile_text(&(routes.clone() + &client_key(&format!("sha256: {SHA}"))), None);
+    let gone = compile_text(&routes, Some(&guarded.resources));
+    assert_eq!(gone.config.gate_config.access, shut);
+    assert_eq!(errors(&gone), ["nobody can call: the ClientKeys that there were are gone"]);
+    let still = compile_text(&routes, Some(&gone.resources));
+    assert_eq!(still.config.gate_config.access, shut, "not by the next reload either");
+    let back = compile_text(&(routes.clone() + &client_key(&format!("sha256: {SHA}"))), Some(&still.resources));
+    assert!(matches!(back.config.gate_config.access, Access::Keys(keys) if keys.len() == 1));
+}
+
+#[test]
+fn a_file_that_is_empty_for_a_moment_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (keys, routes) = (directory.path().join("keys.yaml"), directory.path().join("routes.yaml"));
+    std::fs::write(&keys, client_key(&format!("sha256: {SHA}"))).unwrap();
+    std::fs::write(&routes, backend("a", 1) + &route("r", "m", "a")).unwrap();
+    let paths = [directory.path().to_owned()];
+    let first = compile(load(&paths), Settings::default(), 1, None).unwrap();
+    for text in ["", "\n \n"] {
+        std::fs::write(&keys, text).unwrap();
+        std::fs::write(&routes, text).unwrap();
+        let emptied = compile(load(&paths), Settings::default(), 2, Some(&first.resources)).unwrap();
+        assert_eq!(emptied.config.gate_config, first.config.gate_config);
+        assert_eq!(models(&emptied.config), ["m"]);
+        assert_eq!(errors(&emptied).len(), 2);
+    }
+    let at_start = compile(load(&paths), Settings::default(), 1, None).unwrap();
+    assert_eq!(at_start.config.gate_config.access, Access::Keys(Vec::new()));
+}
+
+#[test]
 fn a_mounted_config_map_is_read_once() {
     let directory = tempfile::tempdir().unwrap();
     let version = directory.path().join("..2026_01_01");

@@ -10,7 +10,7 @@ use super::{RenderError, StaticOptions, address};
 use crate::config::Config;
 
 /// The name of the filter that asks the sidecar.
-pub(super) const EXT_PROC: &str = "envoy.filters.http.ext_proc";
+const EXT_PROC: &str = "envoy.filters.http.ext_proc";
 
 /// The Wasm filter where there is one, the sidecar, the router.
 pub(super) fn http_filters(config: &Config, options: &StaticOptions) -> Result<Vec<Value>, RenderError> {
@@ -48,36 +48,70 @@ fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
     }))
 }
 
+/// ext_proc, made only when a request's headers have reached it. A plain ext_proc is asked about every answer that passes it:
+/// those of filters before it, and those of the codec to what is no HTTP, which then never get out, since the connection is
+/// closed before the sidecar has said anything.
 fn ext_proc() -> Value {
     json!({
+        "# The sidecar. Asked about requests alone: a matcher stands before it, so that it never hears of what the filter \
+            or Envoy itself has refused.": null,
         "name": EXT_PROC,
         "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
-            "grpc_service": {"envoy_grpc": {"cluster_name": SIDECAR}},
-            "# So that answers which are under way outlive the sidecar. A request that it did not see still goes nowhere: \
-                no route to a model server matches.": null,
-            "failure_mode_allow": true,
-            "processing_mode": {
-                "request_header_mode": "SEND",
-                "request_body_mode": "STREAMED",
-                "request_trailer_mode": "SKIP",
-                "response_header_mode": "SEND",
-                "response_body_mode": "STREAMED",
-                "response_trailer_mode": "SKIP",
+            "@type": "type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher",
+            "extension_config": {
+                "name": "envoy.filters.http.composite",
+                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.composite.v3.Composite"},
             },
-            "# One round trip: the sidecar answers the headers when it has read the body.": null,
-            "send_body_without_waiting_for_header_response": true,
-            "# The sidecar rewrites bodies, and says how long they are then.": null,
-            "allow_content_length_header": true,
-            "# It bounds a client's pause within a body, too.": null,
-            "message_timeout": "10s",
-            "# x-envoy-...: the sidecar sets the rule's timeout.": null,
-            "mutation_rules": {"allow_all_routing": true, "allow_envoy": true},
-            "# The costs that llmRequestCosts names, for access logs.": null,
-            "metadata_options": {"receiving_namespaces": {"untyped": [COST_METADATA_NAMESPACE]}},
-            "# Which replica has answered.": null,
-            "response_attributes": ["upstream.address"],
+            "xds_matcher": {"matcher_list": {"matchers": [{
+                "predicate": {"single_predicate": {
+                    "input": {
+                        "name": "path",
+                        "typed_config": {
+                            "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
+                            "header_name": ":path",
+                        },
+                    },
+                    "value_match": {"prefix": "/"},
+                }},
+                "on_match": {"action": {
+                    "name": "ask",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction",
+                        "typed_config": {"name": EXT_PROC, "typed_config": external_processor()},
+                    },
+                }},
+            }]}},
         },
+    })
+}
+
+fn external_processor() -> Value {
+    json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        "grpc_service": {"envoy_grpc": {"cluster_name": SIDECAR}},
+        "# So that answers which are under way outlive the sidecar. A request that it did not see still goes nowhere: \
+            no route to a model server matches.": null,
+        "failure_mode_allow": true,
+        "processing_mode": {
+            "request_header_mode": "SEND",
+            "request_body_mode": "STREAMED",
+            "request_trailer_mode": "SKIP",
+            "response_header_mode": "SEND",
+            "response_body_mode": "STREAMED",
+            "response_trailer_mode": "SKIP",
+        },
+        "# One round trip: the sidecar answers the headers when it has read the body.": null,
+        "send_body_without_waiting_for_header_response": true,
+        "# The sidecar rewrites bodies, and says how long they are then.": null,
+        "allow_content_length_header": true,
+        "# It bounds a client's pause within a body, too.": null,
+        "message_timeout": "10s",
+        "# x-envoy-...: the sidecar sets the rule's timeout.": null,
+        "mutation_rules": {"allow_all_routing": true, "allow_envoy": true},
+        "# The costs that llmRequestCosts names, for access logs.": null,
+        "metadata_options": {"receiving_namespaces": {"untyped": [COST_METADATA_NAMESPACE]}},
+        "# Which replica has answered.": null,
+        "response_attributes": ["upstream.address"],
     })
 }
 

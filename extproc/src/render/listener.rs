@@ -44,7 +44,7 @@ fn connection_manager(config: &Config, options: &StaticOptions) -> Result<Value,
         "http_filters": filters::http_filters(config, options)?,
         "# Envoy's own errors, in the form in which clients read errors. Those of model servers pass as they are.": null,
         "local_reply_config": local_replies(),
-        "route_config": routes::routes(config, options),
+        "route_config": routes::routes(config),
     }))
 }
 
@@ -91,7 +91,7 @@ fn local_replies() -> Value {
     const FAILED: [&str; 12] = ["UF", "UT", "LR", "UR", "UC", "UPE", "UO", "URX", "NC", "DF", "SI", "OM"];
     json!({"mappers": [
         local_reply(&NO_HOST, "the gateway cannot serve requests at the moment; retry in a second"),
-        local_reply(&FAILED, "the model server did not answer (%RESPONSE_CODE_DETAILS%); retry in a second"),
+        local_reply(&FAILED, "the model server did not answer; retry in a second"),
     ]})
 }
 

@@ -1,20 +1,17 @@
 //! The routes: one for each cluster that the sidecar may name, and a refusal for everything else.
 
-use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED, REFUSED_CLUSTER};
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED};
 use serde_json::{Map, Value, json};
 
-use super::StaticOptions;
 use super::clusters::{Pool, UNPROCESSED, pools};
-use super::filters::EXT_PROC;
 use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Backend, Retries};
 
 /// The route table.
-pub(super) fn routes(config: &Config, options: &StaticOptions) -> Value {
+pub(super) fn routes(config: &Config) -> Value {
     let prefix = &config.settings.path_prefix;
     let mut routes: Vec<Value> = pools(&config.backends).iter().flat_map(|pool| pool_routes(pool, prefix)).collect();
-    routes.extend(options.wasm.is_some().then(refused_by_filter));
     routes.push(refusal());
     json!({
         "name": "attache",
@@ -99,22 +96,6 @@ fn retry_policy(retries: &Retries) -> Option<Value> {
             }],
             "host_selection_retry_max_attempts": 5,
         })
-    })
-}
-
-/// Envoy runs ext_proc on the filter's answers as on any other, unless the request's route says otherwise by then.
-fn refused_by_filter() -> Value {
-    json!({
-        "# What the Wasm filter refuses it sends this way, so that the sidecar is not asked about the refusal.": null,
-        "name": REFUSED_CLUSTER,
-        "match": {"prefix": "/", "headers": [{"name": CLUSTER, "string_match": {"exact": REFUSED_CLUSTER}}]},
-        "route": {"cluster": UNPROCESSED},
-        "typed_per_filter_config": {
-            EXT_PROC: {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
-                "disabled": true,
-            },
-        },
     })
 }
 

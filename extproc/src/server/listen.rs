@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -86,6 +87,10 @@ impl Listener {
 }
 
 async fn remove_stale(path: &Path) -> io::Result<()> {
+    // A connection to what is no socket is refused as well, and it may be anybody's file.
+    if tokio::fs::symlink_metadata(path).await.is_ok_and(|file| !file.file_type().is_socket()) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file of that name that is no socket"));
+    }
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => tokio::fs::remove_file(path).await,
@@ -101,5 +106,27 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have removed it already; there is nothing to be done about it either way.
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_neither_a_live_one_nor_any_other_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("attache.sock");
+        let address = ListenAddress::Unix(path.clone());
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let live = Listener::bind(&address).await.unwrap();
+        let error = Listener::bind(&address).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(live);
+        assert!(!path.exists(), "the socket's file goes with the listener");
+        std::fs::write(&path, "precious").unwrap();
+        let error = Listener::bind(&address).await.unwrap_err();
+        assert!(error.to_string().contains("no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
 }

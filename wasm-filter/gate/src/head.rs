@@ -18,6 +18,7 @@ pub struct RequestHead<'h> {
     model: Field<'h>,
     credential: Credential<'h>,
     size_bytes: u64,
+    count: usize,
     owned: [bool; headers::OWNED.len()],
 }
 
@@ -31,6 +32,7 @@ impl<'h> RequestHead<'h> {
             model: Field::Absent,
             credential: Credential::None,
             size_bytes: 0,
+            count: 0,
             owned: [false; headers::OWNED.len()],
         };
         for (name, value) in headers {
@@ -40,6 +42,7 @@ impl<'h> RequestHead<'h> {
     }
 
     fn take(&mut self, name: &'h str, value: &'h [u8]) {
+        self.count = self.count.saturating_add(1);
         // A usize fits into a u64 on every target we have.
         self.size_bytes = self.size_bytes.saturating_add(name.len() as u64).saturating_add(value.len() as u64);
         let is = |known: &str| name.eq_ignore_ascii_case(known);
@@ -101,6 +104,11 @@ impl<'h> RequestHead<'h> {
 
     pub(crate) fn credential(&self) -> Credential<'h> {
         self.credential
+    }
+
+    /// How many there are, pseudo-headers included.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// The bytes of all names and values together.

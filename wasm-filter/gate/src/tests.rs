@@ -260,6 +260,14 @@ fn headers_above_the_bound_are_431_and_at_the_bound_pass() {
 }
 
 #[test]
+fn more_headers_than_envoy_could_still_add_to_are_refused_like_too_many_bytes() {
+    let extra = |count| vec![("x-extra", "1"); count];
+    let method_and_path = 2;
+    assert!(matches!(chat(&open(), &extra(80 - method_and_path)), Verdict::Pass(_)));
+    assert_eq!(reason(chat(&open(), &extra(81 - method_and_path))), (Reason::HeadersTooLarge, 431));
+}
+
+#[test]
 fn every_reason_has_its_own_name() {
     let reasons = [
         Reason::HeadersTooLarge,

@@ -11,7 +11,7 @@ use super::Stage;
 use super::routes::Routes;
 use crate::config::diagnostic::{Diagnostic, Location, Severity};
 use crate::config::model::{ObjectName, Route, Settings};
-use crate::config::resource::{Catalog, ClientKey, RoutePattern};
+use crate::config::resource::{Catalog, ClientKey, Guard, RoutePattern};
 use crate::config::source::{ClientKeys, Lost};
 
 /// ClientKeys into entries of the gate.
@@ -32,20 +32,32 @@ impl<'a> KeyStage<'a> {
         Self { routes, entries: Vec::new(), owners: HashMap::new() }
     }
 
-    /// Who may come in.
-    pub(super) fn finish(self, read: &Catalog<ClientKey>, lost: &[Lost], findings: &mut Vec<Diagnostic>) -> Access {
+    /// Who may come in, and whether that has to be asked from now on.
+    pub(super) fn finish(
+        self,
+        read: &Catalog<ClientKey>,
+        lost: &[Lost],
+        before: Guard,
+        findings: &mut Vec<Diagnostic>,
+    ) -> (Access, Guard) {
         if !self.entries.is_empty() || read.iter().next().is_some() {
-            return Access::Keys(self.entries);
+            return (Access::Keys(self.entries), Guard::Guarded);
+        }
+        if before == Guard::Guarded {
+            let message = "nobody can call: the ClientKeys that there were are gone";
+            let error = Diagnostic::general(Severity::Error, message);
+            findings.push(error.with_help("write a ClientKey, or restart the sidecar if anyone may call from now on"));
+            return (Access::Keys(Vec::new()), Guard::Guarded);
         }
         if lost.iter().any(|lost| lost.client_keys == ClientKeys::Possible) {
             let message = "nobody can call: no ClientKey was read, and what could not be read may have had one";
             let warning = Diagnostic::general(Severity::Warning, message);
             findings.push(warning.with_help("mend what could not be read"));
-            return Access::Keys(Vec::new());
+            return (Access::Keys(Vec::new()), Guard::Unguarded);
         }
         let warning = Diagnostic::general(Severity::Warning, "anyone can call: there is no ClientKey");
         findings.push(warning.with_help("add a ClientKey for each caller, unless something before Envoy knows them"));
-        Access::Open
+        (Access::Open, Guard::Unguarded)
     }
 
     fn routes(&self, pattern: &RoutePattern, key: &ObjectName, findings: &mut Vec<Diagnostic>) -> Vec<String> {

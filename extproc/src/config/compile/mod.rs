@@ -72,7 +72,7 @@ pub fn compile(
     let affinities = stage.finish();
     let mut stage = KeyStage::new(&routes);
     let client_keys_kept = build.run(&mut stage, &resources.client_keys, &previous.client_keys);
-    let access = stage.finish(&resources.client_keys, &build.lost, &mut build.diagnostics);
+    let (access, guard) = stage.finish(&resources.client_keys, &build.lost, previous.guard, &mut build.diagnostics);
 
     let rules_by_model = routes.rules_by_model(&mut build.diagnostics);
     let routes = routes.with_limits(limits);
@@ -93,6 +93,7 @@ pub fn compile(
         token_limits: token_limits_kept,
         cache_affinities: cache_affinities_kept,
         client_keys: client_keys_kept,
+        guard,
     };
     Ok(Outcome { config, resources: kept, diagnostics: build.into_diagnostics(), objects })
 }

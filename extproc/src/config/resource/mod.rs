@@ -38,6 +38,16 @@ pub struct Resources {
     pub(super) token_limits: Catalog<TokenLimitPolicy>,
     pub(super) cache_affinities: Catalog<CacheAffinityPolicy>,
     pub(super) client_keys: Catalog<ClientKey>,
+    pub(super) guard: Guard,
+}
+
+/// Whether there has been a ClientKey, ever. A gate that asked for keys does not stand open because they are gone: a file may
+/// be half written, or moved for a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Guard {
+    #[default]
+    Unguarded,
+    Guarded,
 }
 
 /// The objects of one kind, in document order, no two of one name.
