@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    documents::{key, limits, pool, route},
+    documents::{key, limits, open, pool, route},
     raw::{Connection, chunked, post},
     residue,
     verdict::{counted, error, error_in, is, served},
@@ -30,6 +30,42 @@ fn client(stack: &Stack) -> Client {
 
 fn chat() -> Value {
     json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10})
+}
+
+#[tokio::test]
+async fn what_is_no_http_gets_an_answer_and_the_sidecar_is_not_asked() {
+    for wasm in [false, true] {
+        let builder = Stack::builder(open()).models(1);
+        let stack = if wasm { builder } else { builder.without_wasm() }.start().await.unwrap();
+        let many_headers = (0..120).map(|index| format!("x-h{index}: 1\r\n")).collect::<String>();
+        for (request, status) in [
+            ("FOO /v1/models HTTP/1.1\r\nhost: gateway\r\n\r\n".to_owned(), 400),
+            ("POST /v1/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: abc\r\n\r\n".to_owned(), 400),
+            ("GET /v1/models HTTP/1.1\r\n\r\n".to_owned(), 400),
+            (format!("GET /v1/models HTTP/1.1\r\nhost: gateway\r\n{many_headers}\r\n"), 431),
+        ] {
+            let mut connection = Connection::open(&stack.gateway.envoy).await;
+            connection.send(&request).await;
+            assert_eq!(connection.read_answer().await.status, status, "{request:.60}");
+        }
+        assert_eq!(stack.sidecar_metrics().await.unwrap().sum("attache_streams_total", &[]), 0.0);
+    }
+}
+
+#[tokio::test]
+async fn more_headers_than_ours_can_be_added_to_are_refused_in_json() {
+    for wasm in [false, true] {
+        let builder = Stack::builder(open()).models(1);
+        let stack = if wasm { builder } else { builder.without_wasm() }.start().await.unwrap();
+        let with = |count: usize| {
+            (0..count).fold(stack.client(), |client, index| client.with_header(&format!("x-h{index}"), "1"))
+        };
+        let body = json!({"model": "m", "messages": []});
+        assert_eq!(with(60).chat(&body).await.unwrap().status, 200);
+        let refused = with(95).chat(&body).await.unwrap();
+        assert_eq!((refused.status, &refused.json().unwrap()["error"]["code"]), (431, &json!("headers_too_large")));
+        assert_eq!(stack.models[0].requests_total(), 1);
+    }
 }
 
 #[tokio::test]

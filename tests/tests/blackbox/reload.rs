@@ -1,10 +1,11 @@
 //! What an operator changes acts on the next request, and a mistake takes nothing down.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use attache_model_server::{Config as ModelConfig, ModelServer};
 use attache_tests::{
-    Client, Directory, Envoy, EnvoyOptions, Sidecar, SidecarOptions, Signal, Stack, client::StreamEnd, template, until,
+    Client, Directory, Envoy, EnvoyOptions, Sidecar, SidecarOptions, Signal, Stack, client::StreamEnd, port, template,
+    tools, until,
 };
 use serde_json::{Value, json};
 
@@ -210,4 +211,61 @@ async fn the_admin_pages_say_how_it_is() {
     assert!(sidecar.page("/nothing").await.is_err());
     let metrics = stack.sidecar_metrics().await.unwrap();
     assert_eq!(metrics.sum("attache_config_generation", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn keys_that_vanish_leave_the_gate_shut() {
+    let directory = Directory::temporary().unwrap();
+    let keys = directory.path().join("keys.yaml");
+    fs::write(directory.path().join("routes.yaml"), without_servers()).unwrap();
+    fs::write(&keys, key("a", "acme", "'*'")).unwrap();
+    let options = SidecarOptions { config: vec![directory.path().to_owned()], ..SidecarOptions::default() };
+    let mut sidecar = Sidecar::start("sidecar", options, directory.path()).await.unwrap();
+    assert_eq!(sidecar.metrics().await.unwrap().sum("attache_config_last_reload_successful", &[]), 1.0);
+    for vanish in [|path: &Path| fs::write(path, "").unwrap(), |path: &Path| fs::remove_file(path).unwrap()] {
+        let before = generation(&sidecar).await;
+        vanish(&keys);
+        sidecar.signal(Signal::Hangup).unwrap();
+        until("it was read again", async || generation(&sidecar).await > before).await.unwrap();
+        let metrics = sidecar.metrics().await.unwrap();
+        assert_eq!(metrics.sum("attache_config_last_reload_successful", &[]), 0.0);
+    }
+    assert!(sidecar.log().contains("nobody can call"), "{}", sidecar.log());
+}
+
+/// Sound documents for a sidecar that nobody asks.
+fn without_servers() -> String {
+    open().replace("${MODELS}", "[{ip: {address: 127.0.0.1, port: 1}}]")
+}
+
+async fn generation(sidecar: &Sidecar) -> f64 {
+    sidecar.metrics().await.unwrap().sum("attache_config_generation", &[])
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_written_stops_neither_reloading_nor_draining() {
+    let directory = Directory::temporary().unwrap();
+    let config = directory.path().join("attache.yaml");
+    fs::write(&config, without_servers()).unwrap();
+    let admin = port::free().unwrap();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut sidecar = tools::attache()
+        .unwrap()
+        .args(["run", "--config", config.to_str().unwrap(), "--extproc-listen"])
+        .arg(format!("unix:{}", directory.path().join("attache.sock").display()))
+        .args(["--admin-listen", &admin.to_string()])
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    let http = Client::new(format!("http://{admin}")).unwrap();
+    let at_generation = async |number: u64| {
+        let page = http.get("/config").await;
+        page.is_ok_and(|page| page.json().is_ok_and(|config| config["generation"] == number))
+    };
+    for number in 1..=3 {
+        until("the configuration is in force", async || at_generation(number).await).await.unwrap();
+        fs::write(&config, without_servers() + &format!("# change {number}\n")).unwrap();
+    }
+    Command::new("kill").args(["-TERM", &sidecar.id().to_string()]).status().unwrap();
+    assert!(sidecar.wait().unwrap().success());
 }
