@@ -99,7 +99,7 @@ fn listener(source: &Value, variant: Variant, address: SocketAddr, cluster: &str
         Variant::Redis => {
             let ext_proc = filters(manager)?.iter_mut().find(|filter| is_named(filter, EXT_PROC));
             let ext_proc = ext_proc.ok_or_else(|| unlike("has no filter of this name", EXT_PROC))?;
-            *at(ext_proc, "/typed_config/grpc_service/envoy_grpc/cluster_name")? = SECOND_SIDECAR.into();
+            *at(ext_proc, SIDECAR_OF_EXT_PROC)? = SECOND_SIDECAR.into();
         }
         Variant::Filter => {
             filters(manager)?.retain(|filter| !is_named(filter, EXT_PROC));
@@ -115,6 +115,10 @@ fn listener(source: &Value, variant: Variant, address: SocketAddr, cluster: &str
     }
     Ok(listener)
 }
+
+/// Where the rendered ext_proc, behind its matcher, names the sidecar's cluster.
+const SIDECAR_OF_EXT_PROC: &str = "/typed_config/xds_matcher/matcher_list/matchers/0/on_match/action/typed_config\
+    /typed_config/typed_config/grpc_service/envoy_grpc/cluster_name";
 
 /// What a plain Envoy needs of the connection manager's settings.
 const PLAIN_SETTINGS: [&str; 5] = ["@type", "stat_prefix", "codec_type", "http_filters", "route_config"];
