@@ -23,6 +23,13 @@ impl Headers {
         std::str::from_utf8(self.bytes(name)?).ok()
     }
 
+    /// The value of a header that is there once. Which of several values counts is for every hop to guess, so none does.
+    pub fn only(&self, name: &str) -> Option<&str> {
+        let mut values = self.iter().filter(|(key, _)| *key == name);
+        let value = values.next().map(|(_, value)| value)?;
+        if values.next().is_some() { None } else { std::str::from_utf8(value).ok() }
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(name, value)| (name.as_str(), &**value))

@@ -278,12 +278,12 @@ impl Exchange {
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
             Phase::Admission(_) => self.end(Outcome::Cancelled, now),
             Phase::Upstream(plan) => {
-                let counted = Counted::Estimated(response::least(&plan.estimate, 0));
+                let counted = Counted::Estimated(response::estimated(&plan.estimate, plan.unreported.abandoned));
                 self.settle(Some(counted));
                 self.end(Outcome::Cancelled, now);
             }
             Phase::Answering(answering) => {
-                let counted = answering.answer.counted(&answering.plan.estimate);
+                let counted = answering.answer.counted(&answering.plan.estimate, answering.plan.unreported);
                 self.note(|summary| summary.content_events = answering.answer.content_events());
                 self.settle(counted);
                 self.end(Outcome::Cancelled, now);
@@ -366,7 +366,7 @@ impl Exchange {
     fn finish_answer(&mut self, now: Instant) -> Costs {
         let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Costs::new() };
         let Answering { plan, answer } = *answering;
-        let counted = answer.counted(&plan.estimate);
+        let counted = answer.counted(&plan.estimate, plan.unreported);
         self.note(|summary| summary.content_events = answer.content_events());
         let costs = match (&counted, self.config.route(plan.rule)) {
             (Some(counted), Some(route)) => {

@@ -28,6 +28,7 @@ pub(super) struct Plan {
     pub(super) splice: Splice,
     pub(super) visibility: UsageVisibility,
     pub(super) estimate: EstimateInput,
+    pub(super) unreported: Unreported,
     pub(super) reservation: Option<Arc<ReserveRequest>>,
 }
 
@@ -43,7 +44,7 @@ pub(super) fn plan(
     let dialect = head.operation.dialect();
     let scan = request::scan(head.operation, body).map_err(|error| malformed(&error, dialect))?;
     let unknown = || model_not_found(&scan, dialect);
-    let rule_id = match route::resolve(config, &scan.model, head.caller.as_ref(), |name| head.headers.get(name)) {
+    let rule_id = match route::resolve(config, &scan.model, head.caller.as_ref(), |name| head.headers.only(name)) {
         Resolution::Rule(id) => id,
         Resolution::NotAttached => {
             return Err(LocalResponse::refusal(&Refusal::key_not_attached(quoted(&scan.model), dialect)));
@@ -82,6 +83,7 @@ pub(super) fn plan(
         placement,
         splice,
         visibility,
+        unreported: Unreported::new(head.operation, &scan, &estimate),
         estimate,
         reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
     })
@@ -148,6 +150,24 @@ fn no_backend(dialect: Dialect) -> LocalResponse {
 fn quoted(model: &str) -> &str {
     const LONGEST_BYTES: usize = 256;
     model.get(..model.floor_char_boundary(LONGEST_BYTES)).unwrap_or(model)
+}
+
+/// Output tokens to charge where nobody says how many there were. Not 0: an upstream that reports nothing, or a client that
+/// does not wait for its answer, would be a free ride.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unreported {
+    /// Of an answer that is not a stream of events, whose tokens are not seen.
+    pub(super) whole: u64,
+    /// Of a request that was sent on and left before there was an answer. Of a stream nothing was delivered then.
+    pub(super) abandoned: u64,
+}
+
+impl Unreported {
+    fn new(operation: Operation, scan: &RequestScan, estimate: &EstimateInput) -> Self {
+        // An embedding has no output.
+        let whole = if operation == Operation::Embeddings { 0 } else { estimate.output_tokens() };
+        Self { whole, abandoned: if scan.stream { 0 } else { whole } }
+    }
 }
 
 impl Plan {

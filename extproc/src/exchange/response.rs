@@ -6,6 +6,7 @@ use attache_proto::{Operation, Usage};
 use bytes::Bytes;
 
 use super::event::{Body, End, Headers, Mutations, Routing};
+use super::plan::Unreported;
 use super::summary::Counted;
 use crate::limit::EstimateInput;
 
@@ -59,8 +60,9 @@ impl Answer {
         }
     }
 
-    /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, the least it can have been.
-    pub(super) fn counted(&self, estimate: &EstimateInput) -> Option<Counted> {
+    /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, it is estimated: of a stream, by
+    /// the events that passed.
+    pub(super) fn counted(&self, estimate: &EstimateInput, unreported: Unreported) -> Option<Counted> {
         if !served(self.status) {
             return None;
         }
@@ -68,7 +70,11 @@ impl Answer {
         if let Some(usage) = counted.as_ref().and_then(|counted| counted.usage) {
             return Some(Counted::Reported(usage));
         }
-        Some(Counted::Estimated(least(estimate, counted.map_or(0, |counted| counted.content_events))))
+        let output = match self.format {
+            Some(BodyFormat::EventStream) => counted.map_or(0, |counted| counted.content_events),
+            _ => unreported.whole,
+        };
+        Some(Counted::Estimated(estimated(estimate, output)))
     }
 
     /// How many events with content it had, if it is a stream of events.
@@ -78,10 +84,10 @@ impl Answer {
     }
 }
 
-/// The least that an answer can have cost: its prompt, and a token for each event with content that passed.
-pub(super) fn least(estimate: &EstimateInput, content_events: u64) -> Usage {
+/// What nobody reported: the prompt's estimate, and so much output.
+pub(super) fn estimated(estimate: &EstimateInput, output: u64) -> Usage {
     let input = estimate.prompt_tokens();
-    Usage { input, output: content_events, total: input.saturating_add(content_events), ..Usage::default() }
+    Usage { input, output, total: input.saturating_add(output), ..Usage::default() }
 }
 
 /// Whether the upstream did the work: its errors cost nothing.

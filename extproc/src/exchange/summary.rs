@@ -81,7 +81,7 @@ pub enum Outcome {
 pub enum Counted {
     /// The upstream said so.
     Reported(Usage),
-    /// The upstream did not; this is the least it can have been.
+    /// The upstream did not; this is our estimate.
     Estimated(Usage),
 }
 

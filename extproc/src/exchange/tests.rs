@@ -323,23 +323,29 @@ fn without_an_answer_of_the_ledger_nobody_gets_through() {
 
 #[test]
 fn a_client_that_leaves_pays_for_what_it_got_at_whatever_point() {
-    // Before the answer began: the prompt, as estimated.
+    // Before an answer that is not streamed: what was reserved, for the model may well have done all of the work.
     let mut table = Table::set(Profile::Streamed);
     table.post(&chat("metered"), &[]);
     released(table.admit());
     table.exchange.gone(table.now);
     let prompt = table.charged();
-    assert_eq!(prompt, [2], "`user` and `Hello` are nine bytes");
-    // In the middle of a stream: the prompt and the events that came.
+    assert_eq!(prompt, [2 + 512], "`user` and `Hello` are nine bytes");
+    // Before a stream: the prompt. In the middle of it: the prompt and the events that came.
+    let stream = json!({"model": "metered", "stream": true, "messages": [{"role": "user", "content": "Hello"}]});
     table.again();
-    table.post(&chat("metered"), &[]);
+    table.post(&stream, &[]);
+    released(table.admit());
+    table.exchange.gone(table.now);
+    assert_eq!(table.charged(), [2]);
+    table.again();
+    table.post(&stream, &[]);
     released(table.admit());
     table.answer_head("200", "text/event-stream", "10.0.0.1:80");
     for _ in 0..3 {
         table.answer_body("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", End::More);
     }
     table.exchange.gone(table.now);
-    assert_eq!(table.charged(), [prompt[0] + 3]);
+    assert_eq!(table.charged(), [2 + 3]);
     let summary = table.exchange.take_summary().unwrap();
     assert!(matches!(summary.usage, Some(Counted::Estimated(_))));
     assert_eq!(summary.outcome, Outcome::Cancelled);
@@ -348,6 +354,26 @@ fn a_client_that_leaves_pays_for_what_it_got_at_whatever_point() {
     table.post(&chat("metered"), &[]);
     table.exchange.gone(table.now);
     assert!(table.exchange.poll_settlement().is_none());
+}
+
+#[test]
+fn an_answer_whose_usage_nobody_says_costs_what_was_reserved_and_an_embedding_its_input() {
+    let mut table = Table::set(Profile::Streamed);
+    let body = json!({"model": "metered", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]});
+    table.post(&body, &[]);
+    released(table.admit());
+    table.answer_head("200", "application/json", "10.0.0.1:80");
+    table.answer_body(r#"{"choices":[{}]}"#, End::Last);
+    assert_eq!(table.charged(), [2 + 100]);
+    table.again();
+    let embedding = json!({"model": "metered", "input": "Hello there"}).to_string();
+    let head = headers_of(&[(":method", "POST"), (":path", "/v1/embeddings"), ("api-key", "secret")]);
+    table.exchange.request_headers(head, End::More, table.now).unwrap();
+    table.exchange.request_body(Bytes::from(embedding), End::Last, table.now).unwrap();
+    released(table.admit());
+    table.answer_head("200", "application/json", "10.0.0.1:80");
+    table.answer_body("{}", End::Last);
+    assert_eq!(table.charged(), [2]);
 }
 
 #[test]

@@ -27,7 +27,8 @@ impl EstimateInput {
         self.prompt_bytes / BYTES_PER_TOKEN
     }
 
-    fn output(&self) -> u64 {
+    /// The answer's estimate, in tokens.
+    pub fn output_tokens(&self) -> u64 {
         let bound = self.max_tokens.unwrap_or(u64::MAX);
         bound.saturating_mul(self.choices.max(1)).min(OUTPUT_FALLBACK)
     }
@@ -38,8 +39,8 @@ impl Quantity {
     pub fn estimate(self, input: &EstimateInput) -> u64 {
         match self {
             Self::Tokens(Cost::Input) => input.prompt_tokens(),
-            Self::Tokens(Cost::Output) => input.output(),
-            Self::Tokens(Cost::Total) => input.prompt_tokens().saturating_add(input.output()),
+            Self::Tokens(Cost::Output) => input.output_tokens(),
+            Self::Tokens(Cost::Total) => input.prompt_tokens().saturating_add(input.output_tokens()),
             // Whether the upstream has the prompt cached, or the model reasons, cannot be known from the request.
             Self::Tokens(Cost::CachedInput | Cost::CacheCreationInput | Cost::Reasoning) => 0,
             Self::Requests | Self::Concurrency => 1,

@@ -136,6 +136,8 @@ impl Routes {
 }
 
 fn shadowed(model: &str, location: &Location, first: &Location) -> Diagnostic {
-    let message = format!("this match for the model {} is shadowed: an equal one is before it", quote(model));
-    Diagnostic::warning(location, message).with_help(format!("the first is at {first}; remove one of them"))
+    let message =
+        format!("this match for the model {} is shadowed for callers of both: an equal one is before it", quote(model));
+    let help = format!("the first is at {first}; remove one of them, unless each has callers of its own");
+    Diagnostic::warning(location, message).with_help(help)
 }
