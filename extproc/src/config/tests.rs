@@ -170,14 +170,15 @@ fn documents_become_the_configuration_they_describe() {
     assert_eq!(chat.targets[0].model_override.as_deref(), Some("meta-llama/Llama-3.1-8B-Instruct"));
     assert_eq!(gold.matches[0].headers, [(Arc::from("x-tier"), Arc::from("gold"))]);
 
-    let limits: Vec<_> = route.limits.iter().map(|limit| (&*limit.id, limit.amount, limit.window.as_secs())).collect();
+    let limits: Vec<_> =
+        route.limits.iter().map(|limit| (&*limit.id, limit.amount, limit.window.longest().as_secs())).collect();
     assert_eq!(limits, [("default/per-key/key-minute", 300, 60), ("default/per-key/tenant-day", 2_000_000, 86_400)]);
     assert_eq!(route.limits[1].per, [Dimension::Tenant, Dimension::Model]);
     let [in_flight, requests] = &*gold.limits else { panic!("{:?}", gold.limits) };
-    assert_eq!((in_flight.quantity, in_flight.amount), (Quantity::Concurrency, 8));
-    assert_eq!(in_flight.per, [Dimension::Header(Arc::from("x-team")), Dimension::Endpoint]);
+    assert_eq!((in_flight.quantity.clone(), in_flight.amount), (Quantity::Concurrency, 8));
+    assert_eq!(in_flight.per, [Dimension::Header(Arc::from("x-team")), Dimension::Route]);
     assert_eq!(
-        (requests.quantity, requests.mode, requests.window.as_secs()),
+        (requests.quantity.clone(), requests.mode, requests.window.longest().as_secs()),
         (Quantity::Requests, Mode::Strict, 5_400)
     );
 

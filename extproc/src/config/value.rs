@@ -102,9 +102,9 @@ pub(super) fn number<T: FromStr + PartialOrd + Display>(node: &Node, log: &mut L
 }
 
 /// One of several words.
-pub(super) fn one_of<T: Copy>(node: &Node, log: &mut Log, choices: &[(&str, T)]) -> Option<T> {
+pub(super) fn one_of<T: Clone>(node: &Node, log: &mut Log, choices: &[(&str, T)]) -> Option<T> {
     let text = node.text().map_or("", |text| &**text);
-    choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice).or_else(|| {
+    choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| choice.clone()).or_else(|| {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
         let expected = match words.split_last() {
             Some((last, others)) if !others.is_empty() => format!("`{}` or `{last}`", others.join("`, `")),

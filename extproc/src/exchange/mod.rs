@@ -31,7 +31,7 @@ use bytes::Bytes;
 
 use crate::affinity::DebugHeaders;
 use crate::config::model::{Backend, Config, Endpoint};
-use crate::limit::{Admission, ReserveRequest, Settlement, StoreError};
+use crate::limit::{Decision, Reservation, Settlement, StoreError};
 use crate::route::{self, CoolDown};
 use body::BodyBuffer;
 use plan::Plan;
@@ -54,7 +54,7 @@ pub struct Exchange {
     entropy: u64,
     phase: Phase,
     head: Option<Head>,
-    reservation: Option<Granted>,
+    reservation: Option<Reservation>,
     settlement: Option<Settlement>,
     summary: Option<Summary>,
     started: Instant,
@@ -67,13 +67,6 @@ struct Head {
     operation: Operation,
     caller: Option<Caller>,
     headers: Headers,
-}
-
-/// A reservation that is held, and the state of its counters before it.
-#[derive(Debug)]
-struct Granted {
-    request: Arc<ReserveRequest>,
-    admission: Admission,
 }
 
 #[derive(Debug)]
@@ -169,26 +162,25 @@ impl Exchange {
     }
 
     /// The ledger answered [`Action::Reserve`].
-    pub fn admitted(&mut self, admission: Result<Admission, StoreError>, now: Instant) -> Action {
+    pub fn admitted(&mut self, decision: Result<Decision, StoreError>, now: Instant) -> Action {
         let phase = std::mem::replace(&mut self.phase, Phase::Over);
         let Phase::Admission(pending) = phase else {
             self.phase = phase;
             return Action::Wait;
         };
-        let Some(request) = pending.plan.reservation.clone() else { return Action::Wait };
-        match admission {
-            Ok(admission @ Admission::Granted { .. }) => {
+        match decision {
+            Ok(Decision::Granted(reservation)) => {
                 self.note(|summary| summary.admission = Some(AdmissionOutcome::Granted));
-                self.reservation = Some(Granted { request, admission });
+                self.reservation = Some(reservation);
                 self.release(*pending, now)
             }
-            Ok(refused) => {
+            Ok(Decision::Refused(refused)) => {
                 self.note(|summary| summary.admission = Some(AdmissionOutcome::Refused));
-                let error = refused
-                    .refusal(&request.holds)
-                    .unwrap_or_else(|| ApiError::new(ErrorKind::RateLimited, "over a limit"));
-                let headers = refused.headers(&request.holds);
-                self.respond(LocalResponse { headers, ..LocalResponse::error(&error, self.dialect(), "limited") }, now)
+                let response = LocalResponse {
+                    headers: refused.headers(),
+                    ..LocalResponse::error(&refused.error(), self.dialect(), "limited")
+                };
+                self.respond(response, now)
             }
             Err(_) => {
                 self.note(|summary| summary.admission = Some(AdmissionOutcome::Unavailable));
@@ -225,8 +217,8 @@ impl Exchange {
         let answer = Answer::new(headers, self.operation(), plan.visibility);
         self.learn(&plan, answer.status, upstream, now);
         let mut mutations = answer.mutations();
-        if let Some(granted) = &self.reservation {
-            mutations.replace_rate_limits(granted.admission.headers(&granted.request.holds), headers);
+        if let Some(reservation) = &self.reservation {
+            mutations.replace_rate_limits(reservation.headers(), headers);
         }
         if let Some(backend) = self.backend(&plan)
             && backend.affinity.debug_headers == DebugHeaders::Shown
@@ -312,8 +304,8 @@ impl Exchange {
     }
 
     /// The reservation that is held now, to be renewed while the answer streams.
-    pub fn reservation(&self) -> Option<&Arc<ReserveRequest>> {
-        self.reservation.as_ref().map(|granted| &granted.request)
+    pub fn reservation(&self) -> Option<&Reservation> {
+        self.reservation.as_ref()
     }
 
     /// The body is complete: decide, and ask the ledger if there is a limit.
@@ -381,9 +373,9 @@ impl Exchange {
 
     /// Ends the reservation, if there is one, with what was used.
     fn settle(&mut self, counted: Option<Counted>) {
-        if let Some(granted) = self.reservation.take() {
+        if let Some(reservation) = self.reservation.take() {
             let usage = counted.as_ref().map(Counted::usage).copied().unwrap_or_default();
-            self.settlement = Some(granted.request.settlement(&usage));
+            self.settlement = Some(reservation.settlement(&usage));
         }
         self.note(|summary| summary.usage = counted);
     }

@@ -14,7 +14,7 @@ use super::Head;
 use super::event::{LocalResponse, Mutations, Routing};
 use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, RuleId};
-use crate::limit::{EstimateInput, ReserveRequest, Subject};
+use crate::limit::{CostContext, Estimate, EstimateInput, Learned, Priority, ReserveRequest, Subject};
 use crate::route::{self, CoolDown, Resolution};
 
 /// What was decided for one request.
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) placement: Placement,
     pub(super) splice: Splice,
     pub(super) visibility: UsageVisibility,
-    pub(super) estimate: EstimateInput,
+    pub(super) estimate: Estimate,
     pub(super) unreported: Unreported,
     pub(super) reservation: Option<Arc<ReserveRequest>>,
 }
@@ -65,16 +65,29 @@ pub(super) fn plan(
     // at fault.
     let splice = Splice::new(scan.edits(served_model, ask), body.len())
         .map_err(|_| malformed(&ScanError::NotAnObject, dialect))?;
-    let estimate =
-        EstimateInput { prompt_bytes: prompt_bytes(&scan), max_tokens: scan.max_tokens, choices: scan.choices };
+    let input = EstimateInput {
+        prompt_bytes: prompt_bytes(&scan),
+        media_tokens: 0,
+        max_tokens: scan.max_tokens,
+        choices: scan.choices,
+    };
+    let estimate = input.estimate(&Learned::default());
+    let context = Arc::new(CostContext {
+        model: Arc::clone(model),
+        served_model: Arc::clone(served_model),
+        backend: backend.name.to_string().into(),
+        route: Arc::clone(&route.id),
+    });
     let subject = Subject {
         key_id: head.caller.as_ref().map(Caller::key_id),
         tenant: head.caller.as_ref().map(Caller::tenant),
-        model,
-        endpoint: &route.id,
+        priority: Priority::Normal,
+        context: &context,
+        model_class: None,
+        label: &|_| None,
         header: &|name| head.headers.bytes(name),
     };
-    let reservation = ReserveRequest::new(route.limits.iter().chain(&rule.limits), &subject, &estimate);
+    let reservation = ReserveRequest::new(route.limits.iter().chain(&rule.limits), &subject, estimate);
     Ok(Plan {
         rule: rule_id,
         model: Arc::clone(model),
@@ -163,9 +176,9 @@ pub(super) struct Unreported {
 }
 
 impl Unreported {
-    fn new(operation: Operation, scan: &RequestScan, estimate: &EstimateInput) -> Self {
+    fn new(operation: Operation, scan: &RequestScan, estimate: &Estimate) -> Self {
         // An embedding has no output.
-        let whole = if operation == Operation::Embeddings { 0 } else { estimate.output_tokens() };
+        let whole = if operation == Operation::Embeddings { 0 } else { estimate.output };
         Self { whole, abandoned: if scan.stream { 0 } else { whole } }
     }
 }

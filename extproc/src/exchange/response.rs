@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::event::{Body, End, Headers, Mutations, Routing};
 use super::plan::Unreported;
 use super::summary::Counted;
-use crate::limit::EstimateInput;
+use crate::limit::Estimate;
 
 /// One answer.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Answer {
 
     /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, it is estimated: of a stream, by
     /// the events that passed.
-    pub(super) fn counted(&self, estimate: &EstimateInput, unreported: Unreported) -> Option<Counted> {
+    pub(super) fn counted(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
         if !served(self.status) {
             return None;
         }
@@ -85,9 +85,8 @@ impl Answer {
 }
 
 /// What nobody reported: the prompt's estimate, and so much output.
-pub(super) fn estimated(estimate: &EstimateInput, output: u64) -> Usage {
-    let input = estimate.prompt_tokens();
-    Usage { input, output, total: input.saturating_add(output), ..Usage::default() }
+pub(super) fn estimated(estimate: &Estimate, output: u64) -> Usage {
+    Estimate { output, ..*estimate }.usage()
 }
 
 /// Whether the upstream did the work: its errors cost nothing.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::{self, Documents};
-use crate::limit::CounterState;
+use crate::limit::{Admission, CounterState, Keeper, ReserveRequest};
 
 const YAML: &str = r#"
 apiVersion: gateway.envoyproxy.io/v1alpha1
@@ -73,6 +73,8 @@ struct Table {
     exchange: Exchange,
     cooldown: Arc<CoolDown>,
     config: Arc<Config>,
+    /// The reservation that the last request asked for.
+    asked: Option<Arc<ReserveRequest>>,
     now: Instant,
 }
 
@@ -86,7 +88,7 @@ impl Table {
         assert_eq!(errors, Vec::<String>::new());
         let (config, cooldown, now) = (Arc::new(outcome.config), Arc::<CoolDown>::default(), Instant::now());
         let exchange = Exchange::new(Arc::clone(&config), Arc::clone(&cooldown), profile, 7, now);
-        Self { exchange, cooldown, config, now }
+        Self { exchange, cooldown, config, asked: None, now }
     }
 
     fn again(&mut self) {
@@ -115,7 +117,14 @@ impl Table {
             let end = if index + 1 == chunks.len() { End::Last } else { End::More };
             action = self.exchange.request_body(Bytes::from(chunk.to_string()), end, self.now).unwrap();
         }
+        self.note(&action);
         action
+    }
+
+    fn note(&mut self, action: &Action) {
+        if let Action::Reserve(request) = action {
+            self.asked = Some(Arc::clone(request));
+        }
     }
 
     fn answer_head(&mut self, status: &str, content_type: &str, upstream: &str) -> Mutations {
@@ -135,8 +144,19 @@ impl Table {
     }
 
     fn admit(&mut self) -> Action {
-        let state = CounterState { settled: 40, held: 0, reset: Duration::from_secs(20) };
-        self.exchange.admitted(Ok(Admission::Granted { states: vec![state] }), self.now)
+        self.decide(|state| Admission::Granted { states: vec![CounterState { settled: 40, ..state }] })
+    }
+
+    /// The ledger answers what `answer` makes of a counter with nothing in it.
+    fn decide(&mut self, answer: impl Fn(CounterState) -> Admission) -> Action {
+        let Some(request) = self.asked.take() else {
+            return self.exchange.admitted(Err(StoreError::Timeout(Duration::ZERO)), self.now);
+        };
+        let seconds = Duration::from_secs;
+        let (left, length) = (seconds(18), seconds(60));
+        let state = CounterState { bucket: 0, epoch: 0, settled: 0, previous: 0, held: 0, left, length };
+        let decision = Decision::new(request, answer(state), Keeper::Store);
+        self.exchange.admitted(Ok(decision), self.now)
     }
 
     fn charged(&mut self) -> Vec<u64> {
@@ -300,12 +320,12 @@ fn a_limited_request_waits_for_the_ledger_and_settles_what_the_answer_says() {
 fn over_the_limit_the_answer_is_429_and_nothing_is_settled() {
     let mut table = Table::set(Profile::Streamed);
     table.post(&chat("metered"), &[]);
-    let state = CounterState { settled: 320, held: 0, reset: Duration::from_secs(18) };
-    let refusal = Admission::Refused { by: 0, states: vec![state] };
-    let action = table.exchange.admitted(Ok(refusal), table.now);
+    let action =
+        table.decide(|state| Admission::Refused { by: 0, states: vec![CounterState { settled: 320, ..state }] });
     let Action::Respond(response) = &action else { panic!("{action:?}") };
     let header = |name: &str| response.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
-    assert_eq!(header("retry-after").as_deref(), Some("18"));
+    // A sliding minute: 18 s to the end of this one, and 4 more until 299 of 320 are left in sight.
+    assert_eq!(header("retry-after").as_deref(), Some("22"));
     assert_eq!(header("x-ratelimit-remaining-tokens").as_deref(), Some("0"));
     let (status, reason, body) = refused(action);
     assert_eq!((status, reason, &body["error"]["code"]), (429, "limited", &json!("rate_limit_exceeded")));
@@ -369,7 +389,8 @@ fn an_answer_whose_usage_nobody_says_costs_what_was_reserved_and_an_embedding_it
     let embedding = json!({"model": "metered", "input": "Hello there"}).to_string();
     let head = headers_of(&[(":method", "POST"), (":path", "/v1/embeddings"), ("api-key", "secret")]);
     table.exchange.request_headers(head, End::More, table.now).unwrap();
-    table.exchange.request_body(Bytes::from(embedding), End::Last, table.now).unwrap();
+    let action = table.exchange.request_body(Bytes::from(embedding), End::Last, table.now).unwrap();
+    table.note(&action);
     released(table.admit());
     table.answer_head("200", "application/json", "10.0.0.1:80");
     table.answer_body("{}", End::Last);

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::CounterState;
 use super::rules::MAX_COUNT;
+use super::{CounterState, Window};
 
 /// A counter's bucket may be ahead of the clock by this much, when the clock was set back; further ahead, it was the clock
 /// that ran wild, and what was counted then is dropped.
@@ -14,22 +14,25 @@ const BUCKETS_AHEAD: u64 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counter {
     bucket: u64,
+    epoch: u32,
     settled: u64,
+    previous: u64,
     held: u64,
 }
 
 impl Counter {
-    /// Nothing settled, nothing held, in the window that is current at `now_ms`.
-    pub(super) fn new(window_ms: u64, now_ms: u64) -> Self {
+    /// Nothing settled, nothing held, in the bucket that is current at `now_ms`.
+    pub(super) fn new(window: &Window, now_ms: u64) -> Self {
         let mut counter = Self::default();
-        counter.roll(window_ms, now_ms);
+        counter.roll(window, now_ms);
         counter
     }
 
-    /// Enters the window that is current at `now_ms`. It never goes back to one that has ended.
-    pub(super) fn roll(&mut self, window_ms: u64, now_ms: u64) {
-        let current = now_ms / window_ms;
+    /// Enters the bucket that is current at `now_ms`. It never goes back to one that has ended.
+    pub(super) fn roll(&mut self, window: &Window, now_ms: u64) {
+        let current = window.bucket(now_ms).index;
         if self.bucket < current || self.bucket > current + BUCKETS_AHEAD {
+            self.previous = if window.slides() && self.bucket + 1 == current { self.settled } else { 0 };
             self.bucket = current;
             self.settled = 0;
         }
@@ -47,11 +50,28 @@ impl Counter {
         self.settled = self.settled.saturating_add(actual).min(MAX_COUNT);
     }
 
+    /// Forgets what was settled, and says so to whoever remembers it.
+    pub(super) fn reset(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.settled = 0;
+        self.previous = 0;
+    }
+
     /// What a caller sees of it; it must have been rolled to `now_ms`.
-    pub(super) fn state(&self, window_ms: u64, now_ms: u64) -> CounterState {
-        let end_ms = (self.bucket + 1).saturating_mul(window_ms);
-        let reset_ms = end_ms.saturating_sub(now_ms).clamp(1, window_ms);
-        CounterState { settled: self.settled, held: self.held, reset: Duration::from_millis(reset_ms) }
+    pub(super) fn state(&self, window: &Window, now_ms: u64) -> CounterState {
+        let bucket = window.bucket(now_ms);
+        let length_ms = bucket.end_ms - bucket.start_ms;
+        // Ahead of the clock, it is as if its bucket had just begun.
+        let left_ms = if self.bucket > bucket.index { length_ms } else { bucket.end_ms.saturating_sub(now_ms) };
+        CounterState {
+            bucket: self.bucket,
+            epoch: self.epoch,
+            settled: self.settled,
+            previous: self.previous,
+            held: self.held,
+            left: Duration::from_millis(left_ms.clamp(1, length_ms)),
+            length: Duration::from_millis(length_ms),
+        }
     }
 }
 
@@ -60,18 +80,20 @@ mod tests {
     use super::*;
 
     const MINUTE: u64 = 60_000;
+    const FIXED: Window = Window::Fixed(Duration::from_secs(60));
+    const SLIDING: Window = Window::Sliding(Duration::from_secs(60));
 
     fn charged(now_ms: u64) -> Counter {
-        let mut counter = Counter::new(MINUTE, now_ms);
+        let mut counter = Counter::new(&FIXED, now_ms);
         counter.charge(100);
         counter.hold(20);
         counter
     }
 
     fn seen(counter: &mut Counter, now_ms: u64) -> (u64, u64, u64) {
-        counter.roll(MINUTE, now_ms);
-        let state = counter.state(MINUTE, now_ms);
-        (state.settled, state.held, state.reset.as_millis() as u64)
+        counter.roll(&FIXED, now_ms);
+        let state = counter.state(&FIXED, now_ms);
+        (state.settled, state.held, state.left.as_millis() as u64)
     }
 
     #[test]
@@ -94,8 +116,30 @@ mod tests {
     }
 
     #[test]
+    fn a_sliding_window_remembers_the_bucket_before_and_no_earlier_one() {
+        let used = |now_ms| {
+            let mut counter = charged(10 * MINUTE);
+            counter.roll(&SLIDING, now_ms);
+            counter.state(&SLIDING, now_ms).used()
+        };
+        assert_eq!(used(11 * MINUTE - 1), 100);
+        assert_eq!(used(11 * MINUTE), 100);
+        assert_eq!(used(11 * MINUTE + MINUTE / 4), 75);
+        assert_eq!(used(12 * MINUTE - 1), 1);
+        assert_eq!(used(12 * MINUTE), 0);
+    }
+
+    #[test]
+    fn a_reset_forgets_what_was_settled_and_keeps_what_is_held() {
+        let mut counter = charged(10 * MINUTE);
+        counter.reset();
+        let state = counter.state(&FIXED, 10 * MINUTE);
+        assert_eq!((state.settled, state.held, state.epoch), (0, 20, 1));
+    }
+
+    #[test]
     fn counts_stop_at_what_every_store_counts_exactly() {
-        let mut counter = Counter::new(MINUTE, 0);
+        let mut counter = Counter::new(&FIXED, 0);
         counter.charge(u64::MAX);
         counter.charge(u64::MAX);
         counter.hold(u64::MAX);

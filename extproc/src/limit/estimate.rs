@@ -1,13 +1,10 @@
 //! What a request will probably use, from what is known before the model is asked. No tokenizer: the hold is corrected by
 //! the real usage within seconds, and the request path has no time for one.
 
-use super::{Cost, Quantity};
+use attache_proto::Usage;
 
-/// English text and code are near four bytes a token in the vocabularies in use.
-const BYTES_PER_TOKEN: u64 = 4;
-
-/// Reserved for the answer where the client sets no bound or a high one: a model's maximum would lock others out for
-/// tokens that hardly any answer uses.
+/// Reserved for the answer where the client sets no bound or a high one and nothing has been learned: a model's maximum would
+/// lock others out for tokens that hardly any answer uses.
 const OUTPUT_FALLBACK: u64 = 512;
 
 /// What is known of a request before the model is asked.
@@ -15,36 +12,79 @@ const OUTPUT_FALLBACK: u64 = 512;
 pub struct EstimateInput {
     /// Bytes of prompt text.
     pub prompt_bytes: u64,
+    /// Tokens of what is no text: images and audio, at flat costs.
+    pub media_tokens: u64,
     /// The client's bound on completion tokens, for each choice.
     pub max_tokens: Option<u64>,
     /// How many answers are asked for (`n`); 0 is read as 1.
     pub choices: u64,
 }
 
-impl EstimateInput {
-    /// The prompt's estimate, in tokens.
-    pub fn prompt_tokens(&self) -> u64 {
-        self.prompt_bytes / BYTES_PER_TOKEN
-    }
+/// What earlier answers of the same model taught.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Learned {
+    /// Bytes of prompt for one token, on average.
+    pub bytes_per_token: f64,
+    /// The fewest bytes of prompt for one token that are to be expected: what a hold must be safe against.
+    pub fewest_bytes_per_token: f64,
+    /// What nine of ten answers to this caller stay below, in tokens; `None` until enough of them were seen.
+    pub output_p90: Option<u64>,
+}
 
-    /// The answer's estimate, in tokens.
-    pub fn output_tokens(&self) -> u64 {
-        let bound = self.max_tokens.unwrap_or(u64::MAX);
-        bound.saturating_mul(self.choices.max(1)).min(OUTPUT_FALLBACK)
+/// English text and code are near four bytes a token in the vocabularies in use; the densest text (numbers, rare scripts) is
+/// near two.
+impl Default for Learned {
+    fn default() -> Self {
+        Self { bytes_per_token: 4.0, fewest_bytes_per_token: 2.0, output_p90: None }
     }
 }
 
-impl Quantity {
-    /// What a request will probably use of this.
-    pub fn estimate(self, input: &EstimateInput) -> u64 {
-        match self {
-            Self::Tokens(Cost::Input) => input.prompt_tokens(),
-            Self::Tokens(Cost::Output) => input.output_tokens(),
-            Self::Tokens(Cost::Total) => input.prompt_tokens().saturating_add(input.output_tokens()),
-            // Whether the upstream has the prompt cached, or the model reasons, cannot be known from the request.
-            Self::Tokens(Cost::CachedInput | Cost::CacheCreationInput | Cost::Reasoning) => 0,
-            Self::Requests | Self::Concurrency => 1,
+/// What a request will probably use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Estimate {
+    /// The prompt, in tokens.
+    pub input: u64,
+    /// The most that the prompt is to be expected to have, in tokens: for limits that may not be overdrawn.
+    pub input_at_most: u64,
+    /// The answer, in tokens, all choices together.
+    pub output: u64,
+}
+
+impl EstimateInput {
+    /// The estimate, with what was learned.
+    pub fn estimate(&self, learned: &Learned) -> Estimate {
+        let tokens = |bytes_per_token: f64| {
+            let text = self.prompt_bytes as f64 / bytes_per_token.max(f64::MIN_POSITIVE);
+            (text as u64).saturating_add(self.media_tokens)
+        };
+        Estimate {
+            input: tokens(learned.bytes_per_token),
+            input_at_most: tokens(learned.fewest_bytes_per_token),
+            output: self.output(learned),
         }
+    }
+
+    /// The most completion tokens that the client lets the answer have, all choices together.
+    pub fn output_bound(&self) -> Option<u64> {
+        self.max_tokens.map(|max_tokens| max_tokens.saturating_mul(self.choices.max(1)))
+    }
+
+    fn output(&self, learned: &Learned) -> u64 {
+        let bound = self.output_bound().unwrap_or(u64::MAX);
+        match learned.output_p90 {
+            // A bound not far above what answers have is there because this answer will be about as long.
+            Some(p90) if bound <= p90.saturating_mul(2) => bound,
+            Some(p90) => p90,
+            None => bound.min(OUTPUT_FALLBACK),
+        }
+    }
+}
+
+impl Estimate {
+    /// As an answer would report it.
+    pub fn usage(&self) -> Usage {
+        let Self { input, output, .. } = *self;
+        Usage { input, output, total: input.saturating_add(output), ..Usage::default() }
     }
 }
 
@@ -52,36 +92,49 @@ impl Quantity {
 mod tests {
     use super::*;
 
-    fn estimate(cost: Cost, prompt_bytes: u64, max_tokens: Option<u64>, choices: u64) -> u64 {
-        Quantity::Tokens(cost).estimate(&EstimateInput { prompt_bytes, max_tokens, choices })
+    fn estimate(prompt_bytes: u64, max_tokens: Option<u64>, choices: u64, learned: &Learned) -> (u64, u64) {
+        let input = EstimateInput { prompt_bytes, media_tokens: 0, max_tokens, choices };
+        let Estimate { input, output, .. } = input.estimate(learned);
+        (input, output)
     }
 
     #[test]
-    fn a_total_is_the_prompt_and_what_the_client_bounds() {
-        assert_eq!(estimate(Cost::Total, 400, Some(20), 1), 120);
-        assert_eq!(estimate(Cost::Total, 400, Some(20), 3), 160);
+    fn a_request_holds_its_prompt_and_what_the_client_bounds() {
+        let nothing = Learned::default();
+        assert_eq!(estimate(400, Some(20), 1, &nothing), (100, 20));
+        assert_eq!(estimate(400, Some(20), 3, &nothing), (100, 60));
     }
 
     #[test]
-    fn an_answer_without_a_bound_or_with_a_high_one_reserves_the_fallback() {
-        assert_eq!(estimate(Cost::Total, 400, None, 1), 612);
-        assert_eq!(estimate(Cost::Total, 400, Some(128_000), 4), 612);
-        assert_eq!(estimate(Cost::Output, 400, None, 0), 512);
+    fn an_answer_without_a_bound_or_with_a_high_one_reserves_the_fallback_until_something_is_learned() {
+        let nothing = Learned::default();
+        assert_eq!(estimate(400, None, 1, &nothing), (100, 512));
+        assert_eq!(estimate(400, Some(128_000), 4, &nothing), (100, 512));
+        let learned = Learned { output_p90: Some(90), ..nothing };
+        assert_eq!(estimate(400, None, 0, &learned), (100, 90));
+        assert_eq!(estimate(400, Some(128_000), 4, &learned), (100, 90));
     }
 
     #[test]
-    fn each_cost_estimates_its_own_part() {
-        assert_eq!(estimate(Cost::Input, 400, Some(20), 1), 100);
-        assert_eq!(estimate(Cost::Output, 400, Some(20), 1), 20);
-        for cost in [Cost::CachedInput, Cost::CacheCreationInput, Cost::Reasoning] {
-            assert_eq!(estimate(cost, 400, Some(20), 1), 0);
-        }
-        assert_eq!(Quantity::Requests.estimate(&EstimateInput::default()), 1);
-        assert_eq!(Quantity::Concurrency.estimate(&EstimateInput::default()), 1);
+    fn a_bound_not_far_above_what_answers_have_is_taken_as_it_is() {
+        let learned = Learned { output_p90: Some(90), ..Learned::default() };
+        assert_eq!(estimate(400, Some(180), 1, &learned), (100, 180));
+        assert_eq!(estimate(400, Some(181), 1, &learned), (100, 90));
+        assert_eq!(estimate(400, Some(10), 1, &learned), (100, 10));
+    }
+
+    #[test]
+    fn what_must_not_be_overdrawn_expects_a_dense_prompt() {
+        let input = EstimateInput { prompt_bytes: 400, media_tokens: 7, max_tokens: Some(1), choices: 1 };
+        assert_eq!(input.estimate(&Learned::default()), Estimate { input: 107, input_at_most: 207, output: 1 });
     }
 
     #[test]
     fn absurd_numbers_saturate() {
-        assert_eq!(estimate(Cost::Total, u64::MAX, Some(u64::MAX), u64::MAX), u64::MAX / 4 + 512);
+        let input =
+            EstimateInput { prompt_bytes: u64::MAX, media_tokens: u64::MAX, max_tokens: Some(u64::MAX), choices: 9 };
+        let learned = Learned { bytes_per_token: 0.0, fewest_bytes_per_token: f64::NAN, output_p90: Some(u64::MAX) };
+        let estimate = input.estimate(&learned);
+        assert_eq!(estimate.usage().total, u64::MAX);
     }
 }

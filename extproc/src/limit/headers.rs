@@ -7,8 +7,8 @@ use std::cmp::Ordering;
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::refusal::Refusal;
-use super::{Admission, CounterState, Hold, Quantity};
+use super::refusal::retry_after;
+use super::{CounterState, Enforcement, Hold, Quantity, Refused, Reservation};
 
 const TOKENS: Names = Names {
     limit: "x-ratelimit-limit-tokens",
@@ -28,40 +28,50 @@ struct Names {
     reset: &'static str,
 }
 
-impl Admission {
-    /// The rate-limit headers of the response, in lower case. `holds` are those of the reservation that this answers.
-    pub fn headers(&self, holds: &[Hold]) -> Vec<(&'static str, String)> {
-        let standings: Vec<_> = holds
-            .iter()
-            .zip(self.states())
-            .filter(|(hold, _)| hold.limit.quantity != Quantity::Concurrency)
-            .map(|(hold, state)| Standing::new(hold, state))
-            .collect();
-        let mut headers = Vec::new();
-        for (names, quantity) in [(TOKENS, Kind::Tokens), (REQUESTS, Kind::Requests)] {
-            if let Some(standing) = most_constrained(standings.iter().filter(|standing| standing.kind() == quantity)) {
-                headers.push((names.limit, standing.limit().to_string()));
-                headers.push((names.remaining, standing.remaining.to_string()));
-                headers.push((names.reset, spoken(standing.reset)));
-            }
-        }
-        if let Some(standing) = most_constrained(standings.iter()) {
-            headers.push((ANY.limit, with_policies(standing, &standings)));
-            headers.push((ANY.remaining, standing.remaining.to_string()));
-            headers.push((ANY.reset, whole_seconds(standing.reset).to_string()));
-        }
-        if let Some(refusal) = Refusal::of(self, holds) {
-            headers.push(("retry-after", whole_seconds(refusal.retry_after).to_string()));
-            headers.push(("retry-after-ms", whole_milliseconds(refusal.retry_after).to_string()));
-        }
+impl Reservation {
+    /// The rate-limit headers of the answer, in lower case.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        headers(self.standings())
+    }
+}
+
+impl Refused {
+    /// The rate-limit headers of the refusal, in lower case, and when to come back.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = headers(self.standings());
+        let wait = self.retry_after();
+        headers.push(("retry-after", whole_seconds(wait).to_string()));
+        headers.push(("retry-after-ms", whole_milliseconds(wait).to_string()));
         headers
     }
+}
+
+fn headers<'a>(standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>) -> Vec<(&'static str, String)> {
+    let standings: Vec<_> = standings
+        .filter(|(hold, _)| hold.limit.enforcement == Enforcement::Refuse)
+        .filter(|(hold, _)| hold.limit.quantity != Quantity::Concurrency)
+        .map(|(hold, state)| Standing::new(hold, state))
+        .collect();
+    let mut headers = Vec::new();
+    for (names, kind) in [(TOKENS, Kind::Tokens), (REQUESTS, Kind::Requests)] {
+        if let Some(standing) = most_constrained(standings.iter().filter(|standing| standing.kind() == kind)) {
+            headers.push((names.limit, standing.limit().to_string()));
+            headers.push((names.remaining, standing.remaining().to_string()));
+            headers.push((names.reset, spoken(standing.reset)));
+        }
+    }
+    if let Some(standing) = most_constrained(standings.iter()) {
+        headers.push((ANY.limit, with_policies(standing, &standings)));
+        headers.push((ANY.remaining, standing.remaining().to_string()));
+        headers.push((ANY.reset, whole_seconds(standing.reset).to_string()));
+    }
+    headers
 }
 
 /// Where a request stands with one of its limits.
 struct Standing<'a> {
     hold: &'a Hold,
-    /// Before this request's own hold; 0 where the limit refuses it.
+    /// Before this request's own hold; 0 where the limit refuses it. In the limit's unit.
     remaining: u64,
     reset: Duration,
 }
@@ -69,24 +79,35 @@ struct Standing<'a> {
 #[derive(PartialEq, Eq)]
 enum Kind {
     Tokens,
+    Money,
     Requests,
     Slots,
 }
 
 impl<'a> Standing<'a> {
     fn new(hold: &'a Hold, state: &CounterState) -> Self {
-        let used = state.settled.saturating_add(state.held);
-        let remaining = if hold.is_admitted(state) { hold.limit.amount.saturating_sub(used) } else { 0 };
-        Self { hold, remaining, reset: state.reset }
+        let used = state.used().saturating_add(state.held);
+        let (remaining, reset) = match hold.fits(state) {
+            true => (hold.ceiling.saturating_sub(used), state.left),
+            false => (0, retry_after(hold, state)),
+        };
+        Self { hold, remaining, reset }
     }
 
+    /// As people read it.
     fn limit(&self) -> u64 {
-        self.hold.limit.amount
+        self.hold.limit.amount / self.hold.limit.quantity.scale()
+    }
+
+    /// As people read it.
+    fn remaining(&self) -> u64 {
+        self.remaining / self.hold.limit.quantity.scale()
     }
 
     fn kind(&self) -> Kind {
         match self.hold.limit.quantity {
-            Quantity::Tokens(_) => Kind::Tokens,
+            Quantity::Tokens(_) | Quantity::Weighted(_) => Kind::Tokens,
+            Quantity::Money(_) => Kind::Money,
             Quantity::Requests => Kind::Requests,
             Quantity::Concurrency => Kind::Slots,
         }
@@ -94,7 +115,7 @@ impl<'a> Standing<'a> {
 
     /// By the share that is left; of two that are as good as used up, the one that takes longer to refill comes first.
     fn cmp_constraint(&self, other: &Self) -> Ordering {
-        let share = |of: &Self, against: &Self| u128::from(of.remaining) * u128::from(against.limit());
+        let share = |of: &Self, against: &Self| u128::from(of.remaining) * u128::from(against.hold.limit.amount);
         share(self, other).cmp(&share(other, self)).then(other.reset.cmp(&self.reset))
     }
 }
@@ -109,7 +130,7 @@ fn with_policies(shown: &Standing<'_>, all: &[Standing<'_>]) -> String {
     let mut text = shown.limit().to_string();
     for standing in all {
         // Writing to a string cannot fail.
-        let _ = write!(text, ", {};w={}", standing.limit(), whole_seconds(standing.hold.limit.window));
+        let _ = write!(text, ", {};w={}", standing.limit(), whole_seconds(standing.hold.limit.window.longest()));
     }
     text
 }
@@ -143,18 +164,18 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::tests::{hold, limit};
-    use super::super::{Cost, Limit, Mode};
+    use super::super::tests::{decision, hold, limit, request};
+    use super::super::{Admission, Cost, Limit, Mode, Window};
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn state(settled: u64, held: u64, reset: Duration) -> CounterState {
-        CounterState { settled, held, reset }
+    fn state(settled: u64, held: u64, left: Duration) -> CounterState {
+        CounterState { settled, held, left, ..CounterState::empty() }
     }
 
     fn tokens(amount: u64, window: Duration) -> Limit {
-        Limit { window, ..limit(&format!("tokens-{amount}"), amount, Mode::Soft) }
+        Limit { window: Window::Fixed(window), ..limit(&format!("tokens-{amount}"), amount, Mode::Soft) }
     }
 
     fn requests(amount: u64) -> Limit {
@@ -169,8 +190,9 @@ mod tests {
         limits.map(|limit| hold(&Arc::new(limit), "caller", 40)).into()
     }
 
-    fn lines(admission: &Admission, holds: &[Hold]) -> Vec<String> {
-        admission.headers(holds).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+    fn lines(admission: Admission, holds: &[Hold]) -> Vec<String> {
+        let headers = decision(&request(holds.to_vec()), admission).headers();
+        headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
     }
 
     #[test]
@@ -178,7 +200,7 @@ mod tests {
         let holds = holds([tokens(300, Duration::from_secs(60))]);
         let admission = Admission::Granted { states: vec![state(40, 29, Duration::from_millis(17_100))] };
         assert_eq!(
-            lines(&admission, &holds),
+            lines(admission, &holds),
             [
                 "x-ratelimit-limit-tokens: 300",
                 "x-ratelimit-remaining-tokens: 231",
@@ -195,7 +217,7 @@ mod tests {
         let holds = holds([tokens(300, Duration::from_secs(60))]);
         let states = vec![state(320, 0, Duration::from_millis(17_100))];
         assert_eq!(
-            lines(&Admission::Refused { by: 0, states }, &holds),
+            lines(Admission::Refused { by: 0, states }, &holds),
             [
                 "x-ratelimit-limit-tokens: 300",
                 "x-ratelimit-remaining-tokens: 0",
@@ -214,7 +236,7 @@ mod tests {
         let holds = holds([Limit { mode: Mode::Strict, ..tokens(300, Duration::from_secs(60)) }]);
         let states = vec![state(280, 0, Duration::from_secs(1))];
         assert!(
-            lines(&Admission::Refused { by: 0, states }, &holds).contains(&"x-ratelimit-remaining-tokens: 0".into())
+            lines(Admission::Refused { by: 0, states }, &holds).contains(&"x-ratelimit-remaining-tokens: 0".into())
         );
     }
 
@@ -228,7 +250,7 @@ mod tests {
             state(1, 0, Duration::from_secs(1)),
         ];
         assert_eq!(
-            lines(&Admission::Granted { states }, &holds),
+            lines(Admission::Granted { states }, &holds),
             [
                 "x-ratelimit-limit-tokens: 10000",
                 "x-ratelimit-remaining-tokens: 100",
@@ -247,12 +269,12 @@ mod tests {
     fn a_refusal_for_lack_of_a_slot_says_one_second_and_nothing_of_tokens() {
         let holds = holds([slots(2)]);
         let states = vec![state(0, 2, Duration::from_secs(1))];
-        assert_eq!(lines(&Admission::Refused { by: 0, states }, &holds), ["retry-after: 1", "retry-after-ms: 1000"]);
+        assert_eq!(lines(Admission::Refused { by: 0, states }, &holds), ["retry-after: 1", "retry-after-ms: 1000"]);
     }
 
     #[test]
     fn a_request_without_limits_gets_no_headers() {
-        assert_eq!(lines(&Admission::Granted { states: vec![] }, &[]), [""; 0]);
+        assert_eq!(lines(Admission::Granted { states: vec![] }, &[]), [""; 0]);
     }
 
     #[test]
@@ -276,7 +298,7 @@ mod tests {
             let hold = hold(&limit, "caller", estimate);
             let state = state(settled, held, Duration::from_secs(1));
             let standing = Standing::new(&hold, &state);
-            prop_assert!(standing.remaining <= amount);
+            prop_assert!(standing.remaining() <= amount);
         }
     }
 }

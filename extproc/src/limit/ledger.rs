@@ -1,9 +1,13 @@
 //! The store that the operator chose, and settling off the request path.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::settling::SettleQueue;
-use super::{Admission, MemoryStore, RedisStore, ReserveRequest, Settlement, Store, StoreError};
+use super::{
+    Admission, CounterState, Decision, Growth, Hold, Keeper, MemoryStore, RedisStore, ReserveRequest, Settlement,
+    Store, StoreError,
+};
 
 /// Where this sidecar keeps its counters.
 #[derive(Debug)]
@@ -64,9 +68,13 @@ impl Ledger {
     }
 }
 
-impl Store for Ledger {
-    async fn reserve(&self, request: &ReserveRequest) -> Result<Admission, StoreError> {
-        match self {
+impl Ledger {
+    /// Admits or refuses.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer and the request has a limit that refuses then.
+    pub async fn reserve(&self, request: &Arc<ReserveRequest>) -> Result<Decision, StoreError> {
+        let admission = match self {
             Self::Memory(store) => store.reserve(request).await,
             Self::Redis(ledger) => {
                 let admission = ledger.store.reserve(request).await;
@@ -77,20 +85,40 @@ impl Store for Ledger {
                 }
                 admission
             }
+        };
+        Ok(Decision::new(Arc::clone(request), admission?, Keeper::Store))
+    }
+
+    /// Renews a reservation, or lets it grow: [`Store::grow`].
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer.
+    pub async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
+        match self {
+            Self::Memory(store) => store.grow(growth).await,
+            Self::Redis(ledger) => ledger.store.grow(growth).await,
         }
     }
 
-    async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError> {
+    /// How counters stand: [`Store::peek`].
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer.
+    pub async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
         match self {
-            Self::Memory(store) => store.settle(settlement).await,
-            Self::Redis(ledger) => ledger.store.settle(settlement).await,
+            Self::Memory(store) => store.peek(holds).await,
+            Self::Redis(ledger) => ledger.store.peek(holds).await,
         }
     }
 
-    async fn renew(&self, request: &ReserveRequest) -> Result<(), StoreError> {
+    /// Forgets what was settled: [`Store::reset`].
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer.
+    pub async fn reset(&self, holds: &[Hold]) -> Result<(), StoreError> {
         match self {
-            Self::Memory(store) => store.renew(request).await,
-            Self::Redis(ledger) => ledger.store.renew(request).await,
+            Self::Memory(store) => store.reset(holds).await,
+            Self::Redis(ledger) => ledger.store.reset(holds).await,
         }
     }
 }

@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::clock::{Clock, SystemClock};
 use super::counter::Counter;
 use super::store::{LEASE_MS, SWEEP_AT_MOST, TOMBSTONE_MS};
-use super::{Admission, CounterKey, Hold, ReservationId, ReserveRequest, Settlement, Store, StoreError};
+use super::{
+    Admission, CounterKey, CounterState, Growth, Hold, ReservationId, ReserveRequest, Settlement, Store, StoreError,
+};
 
 /// About 64 MB of counters.
 const MAX_COUNTERS: usize = 256 * 1024;
@@ -51,9 +53,8 @@ impl MemoryStore {
         let now = self.now_ms();
         let mut books = self.books();
         books.sweep(now);
-        let states: Vec<_> =
-            request.holds.iter().map(|hold| books.counter(hold, now).state(hold.limit.window_ms(), now)).collect();
-        if let Some(by) = request.holds.iter().zip(&states).position(|(hold, state)| !hold.is_admitted(state)) {
+        let states = books.states(&request.holds, now);
+        if let Some(by) = request.holds.iter().zip(&states).position(|(hold, state)| hold.is_refused(state)) {
             return Ok(Admission::Refused { by, states });
         }
         let new = request.holds.iter().filter(|hold| !books.counters.contains_key(&CounterId::of(hold))).count();
@@ -81,14 +82,43 @@ impl MemoryStore {
         }
     }
 
-    /// [`Store::renew`], at once.
-    pub fn renew_now(&self, request: &ReserveRequest) {
+    /// [`Store::grow`], at once.
+    pub fn grow_now(&self, growth: &Growth) -> Admission {
         let now = self.now_ms();
         let mut books = self.books();
-        if let Some(lease) = books.end_lease(&request.id) {
+        let lease = books.end_lease(&growth.to.id);
+        if let Some(lease) = &lease {
             books.release(&lease.holds);
         }
-        books.hold(request, now);
+        let states = books.states(&growth.to.holds, now);
+        let more = growth.to.holds.iter().zip(&growth.from.holds).map(|(to, from)| to.amount() > from.amount());
+        let refuses =
+            |((hold, state), grows): ((&Hold, &CounterState), bool)| grows && hold.is_capped() && !hold.fits(state);
+        match growth.to.holds.iter().zip(&states).zip(more).position(refuses) {
+            // Even where the lease had ended: the request goes on, with what it held.
+            Some(by) => {
+                books.hold(&growth.from, now);
+                Admission::Refused { by, states }
+            }
+            None => {
+                books.hold(&growth.to, now);
+                Admission::Granted { states }
+            }
+        }
+    }
+
+    /// [`Store::peek`], at once.
+    pub fn peek_now(&self, holds: &[Hold]) -> Vec<CounterState> {
+        self.books().states(holds, self.now_ms())
+    }
+
+    /// [`Store::reset`], at once.
+    pub fn reset_now(&self, holds: &[Hold]) {
+        let now = self.now_ms();
+        let mut books = self.books();
+        for hold in holds {
+            books.update(hold, now, Counter::reset);
+        }
     }
 
     /// Reservations that are held now.
@@ -128,8 +158,16 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn renew(&self, request: &ReserveRequest) -> Result<(), StoreError> {
-        self.renew_now(request);
+    async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
+        Ok(self.grow_now(growth))
+    }
+
+    async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
+        Ok(self.peek_now(holds))
+    }
+
+    async fn reset(&self, holds: &[Hold]) -> Result<(), StoreError> {
+        self.reset_now(holds);
         Ok(())
     }
 }
@@ -152,13 +190,17 @@ struct Books {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct CounterId {
     limit: Arc<str>,
-    window_ms: u64,
+    window: Arc<str>,
     counter: CounterKey,
 }
 
 impl CounterId {
     fn of(hold: &Hold) -> Self {
-        Self { limit: Arc::clone(&hold.limit.id), window_ms: hold.limit.window_ms(), counter: hold.counter.clone() }
+        Self {
+            limit: Arc::clone(&hold.limit.id),
+            window: hold.limit.window.to_string().into(),
+            counter: hold.counter.clone(),
+        }
     }
 }
 
@@ -275,14 +317,18 @@ impl Books {
         }
     }
 
+    fn states(&self, holds: &[Hold], now: u64) -> Vec<CounterState> {
+        holds.iter().map(|hold| self.counter(hold, now).state(&hold.limit.window, now)).collect()
+    }
+
     /// The counter of a hold as it stands now, without writing anything.
     fn counter(&self, hold: &Hold, now: u64) -> Counter {
-        let window_ms = hold.limit.window_ms();
+        let window = &hold.limit.window;
         let Some(slot) = self.counters.get(&CounterId::of(hold)) else {
-            return Counter::new(window_ms, now);
+            return Counter::new(window, now);
         };
         let mut counter = slot.counter;
-        counter.roll(window_ms, now);
+        counter.roll(window, now);
         counter
     }
 
@@ -295,7 +341,7 @@ impl Books {
 mod tests {
     use std::time::Duration;
 
-    use super::super::tests::{Hand, hold, limit, request, settlement};
+    use super::super::tests::{Hand, hold, limit, renewal, request, settlement};
     use super::super::{Dimension, Limit, Mode};
     use super::*;
 
@@ -335,7 +381,7 @@ mod tests {
         store.reserve_now(&request).unwrap();
         for _ in 0..60 {
             hand.advance(Duration::from_secs(10));
-            store.renew_now(&request);
+            store.grow_now(&renewal(&request));
             store.reserve_now(&super::super::tests::request(vec![])).unwrap();
         }
         let seen = store.reserve_now(&super::super::tests::request(vec![hold(&limit, "caller", 1)])).unwrap();

@@ -1,31 +1,42 @@
 //! Token limits: a request reserves an estimate before the model is asked and settles the real usage after.
 //!
-//! `rules` says what a limit is, `subject` whom a request counts for, `estimate` what it will probably use; together they
-//! make a `reservation`. A `store` grants it or not, in `memory` or in `redis`; the `ledger` is the one that was chosen, and
-//! settles off the request path. `headers` and `refusal` tell the client.
+//! `rules` says what a limit is, `window` in which time it counts, `quantity` what it counts, `subject` whom a request counts
+//! for, `estimate` what it will probably use; together they make a `reservation`. A `store` grants it or not, in `memory` or in
+//! `redis`; the `ledger` is the one that was chosen, and settles off the request path. `headers` and `refusal` tell the client
+//! of the `decision`.
 
 mod clock;
 mod counter;
+mod decision;
 mod estimate;
 mod headers;
 mod ledger;
 mod memory;
+mod program;
+mod quantity;
 mod redis;
 mod refusal;
 mod reservation;
 mod rules;
 mod settling;
+mod state;
 mod store;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use clock::{Clock, SystemClock};
-pub use estimate::EstimateInput;
+pub use decision::{Decision, Grown, Keeper, Refused, Reservation};
+pub use estimate::{Estimate, EstimateInput, Learned};
 pub use ledger::{Ledger, LedgerStats};
 pub use memory::MemoryStore;
+pub use program::CostProgram;
+pub use quantity::{Cost, CostContext, Price, Prices, Quantity};
 pub use redis::{InvalidRedisUrl, RedisOptions, RedisStore};
-pub use reservation::{Charge, Hold, ReservationId, ReserveRequest, Settlement};
-pub use rules::{Cost, Dimension, Limit, Mode, Quantity};
-pub use store::{Admission, CounterState, LEASE, RENEW_EVERY, Store, StoreError};
+pub use reservation::{Charge, Growth, Hold, ReservationId, ReserveRequest, Settlement};
+pub use rules::{Cap, Condition, Dimension, Enforcement, Expected, Limit, Mode, OnStoreError, Priority};
+pub use state::CounterState;
+pub use store::{Admission, LEASE, RENEW_EVERY, Store, StoreError};
 pub use subject::{CounterKey, Subject};
+pub use window::{Bucket, Calendar, Period, Window};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use attache_proto::{ApiError, ErrorKind};
 
 use super::headers::spoken;
-use super::{Admission, Cost, CounterState, Dimension, Hold, Quantity};
+use super::{Cost, CounterState, Dimension, Hold, Mode, Quantity, Refused, Window};
 
 /// A window above this is a budget: nobody's client waits for it to refill.
 const LONGEST_RATE_WINDOW: Duration = Duration::from_secs(3_600);
@@ -14,52 +14,55 @@ const LONGEST_RATE_WINDOW: Duration = Duration::from_secs(3_600);
 /// When it is not settled use that refuses but requests in flight: they end sooner than the window, at a time nobody knows.
 const RETRY_WHILE_HELD: Duration = Duration::from_secs(1);
 
-impl Admission {
-    /// The error to the client, if this is a refusal. `holds` are those of the reservation that this answers.
-    pub fn refusal(&self, holds: &[Hold]) -> Option<ApiError> {
-        let refusal = Refusal::of(self, holds)?;
-        Some(ApiError { kind: refusal.kind(), message: refusal.message(), param: None })
+impl Refused {
+    /// The error to the client.
+    pub fn error(&self) -> ApiError {
+        match self.longest() {
+            Some(refusal) => ApiError { kind: refusal.kind(), message: refusal.message(), param: None },
+            None => ApiError::new(ErrorKind::RateLimited, "over a limit"),
+        }
     }
+
+    /// After which asking again may help.
+    pub fn retry_after(&self) -> Duration {
+        self.longest().map_or(RETRY_WHILE_HELD, |refusal| refusal.retry_after)
+    }
+
+    /// Of the limits that refuse, the one that will refuse longest: coming back earlier is of no use. The first of two.
+    fn longest(&self) -> Option<Refusal<'_>> {
+        let refusals = self.standings().filter(|(hold, state)| hold.is_refused(state));
+        refusals
+            .map(|(hold, state)| Refusal { hold, state: *state, retry_after: retry_after(hold, state) })
+            .reduce(|longest, other| if other.retry_after > longest.retry_after { other } else { longest })
+    }
+}
+
+/// After which a limit that has no room for this request may have some.
+pub(super) fn retry_after(hold: &Hold, state: &CounterState) -> Duration {
+    if !is_settled_use(hold, state) {
+        return state.left.min(RETRY_WHILE_HELD);
+    }
+    let target = match hold.limit.admission() {
+        Mode::Soft | Mode::Check => hold.ceiling.saturating_sub(1),
+        Mode::Strict => hold.ceiling.saturating_sub(hold.amount()),
+    };
+    state.until_used(target, hold.limit.window.slides()).max(Duration::from_millis(1))
 }
 
 /// One limit's refusal.
-pub(super) struct Refusal<'a> {
+struct Refusal<'a> {
     hold: &'a Hold,
     state: CounterState,
-    /// After which asking again may help.
-    pub(super) retry_after: Duration,
+    retry_after: Duration,
 }
 
-impl<'a> Refusal<'a> {
-    /// Of the limits that refuse, the one that will refuse longest: coming back earlier is of no use. The first of two.
-    pub(super) fn of(admission: &Admission, holds: &'a [Hold]) -> Option<Self> {
-        let Admission::Refused { by, states } = admission else {
-            return None;
-        };
-        let refusals = holds
-            .iter()
-            .zip(states)
-            .enumerate()
-            .filter(|(index, (hold, state))| index == by || !hold.is_admitted(state));
-        let refusals = refusals.map(|(_, (hold, state))| Self::new(hold, *state));
-        refusals.reduce(|longest, other| if other.retry_after > longest.retry_after { other } else { longest })
-    }
-
-    fn new(hold: &'a Hold, state: CounterState) -> Self {
-        let retry_after = match hold.limit.quantity {
-            Quantity::Concurrency => RETRY_WHILE_HELD,
-            _ if is_settled_use(hold, &state) => state.reset,
-            _ => state.reset.min(RETRY_WHILE_HELD),
-        };
-        Self { hold, state, retry_after }
-    }
-
+impl Refusal<'_> {
     fn kind(&self) -> ErrorKind {
-        if is_settled_use(self.hold, &self.state) && self.hold.limit.window > LONGEST_RATE_WINDOW {
+        if is_settled_use(self.hold, &self.state) && self.hold.limit.window.longest() > LONGEST_RATE_WINDOW {
             return ErrorKind::QuotaExhausted;
         }
         match self.hold.limit.quantity {
-            Quantity::Tokens(_) => ErrorKind::RateLimited,
+            Quantity::Tokens(_) | Quantity::Weighted(_) | Quantity::Money(_) => ErrorKind::RateLimited,
             Quantity::Requests | Quantity::Concurrency => ErrorKind::TooManyRequests,
         }
     }
@@ -70,19 +73,20 @@ impl<'a> Refusal<'a> {
             ErrorKind::QuotaExhausted => "Quota used up",
             _ => "Rate limit reached",
         };
-        let used = self.state.settled.saturating_add(self.state.held);
+        let read = |count: u64| amount(&limit.quantity, count);
         let mut message = format!(
-            "{reached} for {} on {}: Limit {}, Used {used}, Requested {}.",
+            "{reached} for {} on {}: Limit {}, Used {}, Requested {}.",
             subject(&limit.per),
             measure(self.hold),
-            limit.amount,
-            self.hold.estimate,
+            read(self.hold.ceiling),
+            read(self.state.used().saturating_add(self.state.held)),
+            read(self.hold.estimate),
         );
         // Writing to a string cannot fail.
-        let _ = if !limit.admits(0, 0, self.hold.estimate) {
-            write!(message, " The request alone is above the limit: shorten the prompt or lower max_tokens.")
-        } else {
+        let _ = if limit.admission().admits(self.hold.ceiling, 0, 0, self.hold.amount()) {
             write!(message, " Please try again in {}.", spoken(self.retry_after))
+        } else {
+            write!(message, " The request alone is above the limit: shorten the prompt or lower max_tokens.")
         };
         message
     }
@@ -90,7 +94,18 @@ impl<'a> Refusal<'a> {
 
 /// Whether the limit would refuse even if nothing else were in flight.
 fn is_settled_use(hold: &Hold, state: &CounterState) -> bool {
-    hold.limit.quantity != Quantity::Concurrency && !hold.limit.admits(state.settled, 0, hold.estimate)
+    hold.limit.quantity != Quantity::Concurrency && !hold.fits(&CounterState { held: 0, ..*state })
+}
+
+/// A count as people read it: `1200`, `0.25`, rounded up to the smallest fraction that is counted.
+fn amount(quantity: &Quantity, count: u64) -> String {
+    let scale = quantity.scale();
+    let (whole, fraction) = (count / scale, count % scale);
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    let digits = scale.ilog10() as usize;
+    format!("{whole}.{fraction:0digits$}").trim_end_matches('0').to_owned()
 }
 
 /// `this key and this model`: whom the limit counts together. The values are not repeated: they are the client's own.
@@ -102,8 +117,10 @@ fn subject(per: &[Dimension]) -> String {
         Dimension::Key => "this key".to_owned(),
         Dimension::Tenant => "this tenant".to_owned(),
         Dimension::Model => "this model".to_owned(),
-        Dimension::Endpoint => "this endpoint".to_owned(),
-        Dimension::Header(name) => format!("this {name}"),
+        Dimension::Route => "this endpoint".to_owned(),
+        Dimension::ServedModel => "this served model".to_owned(),
+        Dimension::ModelClass => "this model class".to_owned(),
+        Dimension::Header(name) | Dimension::Label(name) => format!("this {name}"),
     });
     words.collect::<Vec<_>>().join(" and ")
 }
@@ -117,17 +134,23 @@ fn measure(hold: &Hold) -> String {
         Quantity::Tokens(Cost::CachedInput) => "cached input tokens",
         Quantity::Tokens(Cost::CacheCreationInput) => "cache creation tokens",
         Quantity::Tokens(Cost::Reasoning) => "reasoning tokens",
+        Quantity::Weighted(_) => "weighted tokens",
+        Quantity::Money(_) => "spending",
         Quantity::Requests => "requests",
         Quantity::Concurrency => return "requests in flight".to_owned(),
     };
-    match hold.limit.window.as_secs() {
+    let length = match &hold.limit.window {
+        Window::Calendar(calendar) => return format!("{unit} per {}", calendar.period.name()),
+        Window::Sliding(length) | Window::Fixed(length) => *length,
+    };
+    match length.as_secs() {
         1 => format!("{unit} per second"),
         60 => format!("{unit} per minute"),
         3_600 => format!("{unit} per hour"),
         86_400 => format!("{unit} per day"),
         604_800 => format!("{unit} per week"),
         seconds if seconds % 86_400 == 0 => format!("{unit} per {} days", seconds / 86_400),
-        _ => format!("{unit} per {}", spoken(hold.limit.window)),
+        _ => format!("{unit} per {}", spoken(length)),
     }
 }
 
@@ -135,27 +158,27 @@ fn measure(hold: &Hold) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::tests::{hold, limit};
-    use super::super::{Limit, Mode};
+    use super::super::tests::{hold, limit, request};
+    use super::super::{Limit, Mode, Price, Prices};
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn per(per: &[Dimension], window: Duration) -> Limit {
-        Limit { per: per.to_vec(), window, ..limit("a", 300, Mode::Soft) }
+        Limit { per: per.to_vec(), window: Window::Fixed(window), ..limit("a", 300, Mode::Soft) }
     }
 
     fn refused<const N: usize>(limits: [(Limit, u64, u64, Duration); N]) -> (ApiError, Duration) {
         let holds: Vec<_> = limits.iter().map(|(limit, ..)| hold(&Arc::new(limit.clone()), "caller", 40)).collect();
         let states: Vec<_> = limits
             .iter()
-            .map(|(_, settled, held, reset)| CounterState { settled: *settled, held: *held, reset: *reset })
+            .map(|(_, settled, held, left)| {
+                Some(CounterState { settled: *settled, held: *held, left: *left, ..CounterState::empty() })
+            })
             .collect();
-        let by = holds.iter().zip(&states).position(|(hold, state)| !hold.is_admitted(state)).unwrap();
-        let admission = Admission::Refused { by, states };
-        let retry_after = Refusal::of(&admission, &holds).unwrap().retry_after;
-        (admission.refusal(&holds).unwrap(), retry_after)
+        let refused = Refused { request: Arc::new(request(holds)), by: 0, states };
+        (refused.error(), refused.retry_after())
     }
 
     #[test]
@@ -214,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_lack_of_slots_is_told_as_requests_in_flight() {
-        let limit = Limit { quantity: Quantity::Concurrency, amount: 8, ..per(&[Dimension::Endpoint], DAY) };
+        let limit = Limit { quantity: Quantity::Concurrency, amount: 8, ..per(&[Dimension::Route], DAY) };
         let (error, retry_after) = refused([(limit, 0, 8, Duration::from_secs(7_200))]);
         assert_eq!(error.kind, ErrorKind::TooManyRequests);
         assert_eq!(retry_after, Duration::from_secs(1));
@@ -225,7 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_no_refusal() {
-        assert_eq!(Admission::Granted { states: vec![] }.refusal(&[]), None);
+    fn money_and_weighted_tokens_read_as_people_write_them() {
+        let prices = Prices { by_model: Default::default(), other: Price::default() };
+        let money = Quantity::Money(Arc::new(prices));
+        let read = [1_000_000, 1_250_000, 1, 0].map(|count| amount(&money, count));
+        assert_eq!(read, ["1", "1.25", "0.000001", "0"]);
+        assert_eq!(amount(&Quantity::Requests, 320), "320");
     }
 }

@@ -7,51 +7,95 @@ use std::sync::{Arc, LazyLock};
 
 use attache_proto::Usage;
 
-use super::estimate::EstimateInput;
+use super::estimate::Estimate;
 use super::subject::{CounterKey, Subject};
-use super::{CounterState, Limit};
+use super::{Cap, CostContext, CounterState, Enforcement, Keeper, Limit};
 
 /// What one request asks for, over all of its limits at once: granted whole or refused whole.
 #[derive(Debug, Clone)]
 pub struct ReserveRequest {
     /// Unique for this request.
     pub id: ReservationId,
+    /// Whose request it is, for people who ask: the key's id.
+    pub key_id: Option<Arc<str>>,
+    /// What its costs depend on besides its usage.
+    pub context: Arc<CostContext>,
+    /// What it will probably use.
+    pub estimate: Estimate,
     /// One entry a limit.
     pub holds: Vec<Hold>,
 }
 
 impl ReserveRequest {
-    /// What a request of `subject` asks of `limits`. A limit that is listed twice, because its policy targets a route and
-    /// one of its rules, counts once.
+    /// What a request of `subject` asks of those of `limits` that are about it. A limit that is listed twice, because its policy
+    /// targets a route and one of its rules, counts once.
     pub fn new<'l>(
         limits: impl IntoIterator<Item = &'l Arc<Limit>>,
         subject: &Subject<'_>,
-        input: &EstimateInput,
+        estimate: Estimate,
     ) -> Self {
         let mut holds: Vec<Hold> = Vec::new();
         for limit in limits {
-            if holds.iter().any(|hold| hold.limit.id == limit.id) {
+            if !subject.is_limited_by(limit) || holds.iter().any(|hold| hold.limit.id == limit.id) {
                 continue;
             }
             holds.push(Hold {
                 limit: Arc::clone(limit),
                 counter: CounterKey::new(limit, subject),
-                estimate: limit.quantity.estimate(input),
+                estimate: estimate.of(limit, subject.context),
+                ceiling: limit.ceiling(subject.priority),
             });
         }
-        Self { id: ReservationId::random(), holds }
+        Self {
+            id: ReservationId::random(),
+            key_id: subject.key_id.map(Arc::from),
+            context: Arc::clone(subject.context),
+            estimate,
+            holds,
+        }
+    }
+
+    /// The same reservation with so many more tokens of output.
+    #[must_use]
+    pub fn grown(&self, output_tokens: u64) -> Self {
+        let estimate = Estimate { output: self.estimate.output.saturating_add(output_tokens), ..self.estimate };
+        let grow = |hold: &Hold| Hold {
+            // Never less than before, whatever an expression makes of it.
+            estimate: estimate.of(&hold.limit, &self.context).max(hold.estimate),
+            ..hold.clone()
+        };
+        Self { estimate, holds: self.holds.iter().map(grow).collect(), ..self.clone() }
     }
 
     /// How this reservation ends when the model was never asked: nothing is charged, not even one request.
     pub fn release(&self) -> Settlement {
-        let charge = |hold: &Hold| Charge { actual: 0, hold: hold.clone() };
-        Settlement { id: self.id.clone(), charges: self.holds.iter().map(charge).collect() }
+        self.end(|_| 0)
     }
 
     /// How this reservation ends when the model used `usage`.
     pub fn settlement(&self, usage: &Usage) -> Settlement {
-        let charge = |hold: &Hold| Charge { actual: hold.limit.quantity.actual(usage), hold: hold.clone() };
-        Settlement { id: self.id.clone(), charges: self.holds.iter().map(charge).collect() }
+        self.end(|hold| hold.limit.quantity.actual(usage, &self.context))
+    }
+
+    fn end(&self, actual: impl Fn(&Hold) -> u64) -> Settlement {
+        let charge = |hold: &Hold| Charge { actual: actual(hold), hold: hold.clone() };
+        Settlement {
+            id: self.id.clone(),
+            charges: self.holds.iter().map(charge).collect(),
+            doubt: None,
+            keeper: Keeper::Store,
+        }
+    }
+}
+
+impl Estimate {
+    /// What of `limit` that is. One that may not be overdrawn expects a dense prompt.
+    fn of(&self, limit: &Limit, context: &CostContext) -> u64 {
+        let expected = match limit.cap {
+            Cap::Open => *self,
+            Cap::Capped => Self { input: self.input_at_most, ..*self },
+        };
+        limit.quantity.estimate(&expected, context)
     }
 }
 
@@ -81,6 +125,8 @@ pub struct Hold {
     pub counter: CounterKey,
     /// The estimate, in the limit's unit.
     pub estimate: u64,
+    /// Up to where this caller may use the limit.
+    pub ceiling: u64,
 }
 
 impl Hold {
@@ -89,10 +135,31 @@ impl Hold {
         self.limit.held(self.estimate)
     }
 
-    /// Whether the limit admits this request while its counter stands at `state`.
-    pub fn is_admitted(&self, state: &CounterState) -> bool {
-        self.limit.admits(state.settled, state.held, self.estimate)
+    /// Whether it may not be overdrawn.
+    pub fn is_capped(&self) -> bool {
+        self.limit.cap == Cap::Capped && self.limit.enforcement == Enforcement::Refuse
     }
+
+    /// Whether there is room for this request while the counter stands at `state`.
+    pub fn fits(&self, state: &CounterState) -> bool {
+        self.limit.admission().admits(self.ceiling, state.used(), state.held, self.amount())
+    }
+
+    /// Whether the limit refuses this request while its counter stands at `state`.
+    pub fn is_refused(&self, state: &CounterState) -> bool {
+        self.limit.enforcement == Enforcement::Refuse && !self.fits(state)
+    }
+}
+
+/// A reservation whose lease begins anew, and that may hold more from now on.
+#[derive(Debug, Clone)]
+pub struct Growth {
+    /// What is held, as far as is known.
+    pub from: Arc<ReserveRequest>,
+    /// What may be held instead: an earlier growth that nobody knows the end of.
+    pub doubt: Option<Arc<ReserveRequest>>,
+    /// What is to be held; the same reservation.
+    pub to: Arc<ReserveRequest>,
 }
 
 /// What was really used, in the order of the reservation's holds.
@@ -100,8 +167,12 @@ impl Hold {
 pub struct Settlement {
     /// The reservation it ends. Settling it again changes nothing.
     pub id: ReservationId,
-    /// One entry a hold.
+    /// One entry a hold, as far as is known.
     pub charges: Vec<Charge>,
+    /// What may be held instead: a growth that nobody knows the end of.
+    pub doubt: Option<Arc<ReserveRequest>>,
+    /// Who holds it.
+    pub keeper: Keeper,
 }
 
 /// The end of one hold.
@@ -118,24 +189,65 @@ mod tests {
     use std::collections::HashSet;
 
     use super::super::tests::{limit, nobody};
-    use super::super::{Cost, Mode, Quantity};
+    use super::super::{Condition, Cost, Dimension, Expected, Mode, Priority, Quantity};
     use super::*;
+
+    fn ask(limits: &[Limit], subject: &Subject<'_>) -> ReserveRequest {
+        let limits: Vec<_> = limits.iter().cloned().map(Arc::new).collect();
+        ReserveRequest::new(&limits, subject, Estimate { input: 100, input_at_most: 200, output: 20 })
+    }
 
     #[test]
     fn a_limit_that_is_listed_twice_is_held_once() {
-        let limit = Arc::new(limit("a", 300, Mode::Soft));
-        let request = ReserveRequest::new([&limit, &limit], &nobody(), &EstimateInput::default());
-        assert_eq!(request.holds.len(), 1);
+        let limit = limit("a", 300, Mode::Soft);
+        assert_eq!(ask(&[limit.clone(), limit], &nobody()).holds.len(), 1);
+    }
+
+    #[test]
+    fn a_limit_that_is_not_about_the_request_is_not_held() {
+        let when = vec![Condition { dimension: Dimension::Key, expected: Expected::Present }];
+        let limit = Limit { when, ..limit("a", 300, Mode::Soft) };
+        assert_eq!(ask(std::slice::from_ref(&limit), &nobody()).holds.len(), 0);
+        assert_eq!(ask(&[limit], &Subject { key_id: Some("ns/key"), ..nobody() }).holds.len(), 1);
+    }
+
+    #[test]
+    fn a_caller_of_low_priority_has_a_lower_ceiling() {
+        let limit = Limit { low_priority_percent: 50, ..limit("a", 300, Mode::Soft) };
+        assert_eq!(ask(&[limit], &Subject { priority: Priority::Low, ..nobody() }).holds[0].ceiling, 150);
     }
 
     #[test]
     fn a_settlement_charges_tokens_by_cost_one_request_and_no_slot() {
         let limits = [Quantity::Tokens(Cost::Output), Quantity::Requests, Quantity::Concurrency]
-            .map(|quantity| Arc::new(Limit { quantity, ..limit(&format!("{quantity:?}"), 300, Mode::Soft) }));
-        let request = ReserveRequest::new(&limits, &nobody(), &EstimateInput::default());
+            .map(|quantity| Limit { id: format!("{quantity:?}").into(), quantity, ..limit("", 300, Mode::Soft) });
+        let request = ask(&limits, &nobody());
         let settlement = request.settlement(&Usage { input: 7, output: 11, total: 18, ..Usage::default() });
         assert_eq!(settlement.id, request.id);
         assert_eq!(settlement.charges.iter().map(|charge| charge.actual).collect::<Vec<_>>(), [11, 1, 0]);
+    }
+
+    #[test]
+    fn a_capped_limit_holds_a_dense_prompt_and_all_holds_grow_by_their_own_cost() {
+        let limits = [
+            limit("total", 300, Mode::Soft),
+            Limit { cap: Cap::Capped, ..limit("capped", 300, Mode::Strict) },
+            Limit { quantity: Quantity::Tokens(Cost::Input), ..limit("input", 300, Mode::Soft) },
+            Limit { quantity: Quantity::Requests, ..limit("requests", 300, Mode::Soft) },
+        ];
+        let request = ask(&limits, &nobody());
+        let estimates = |request: &ReserveRequest| request.holds.iter().map(|hold| hold.estimate).collect::<Vec<_>>();
+        assert_eq!(estimates(&request), [120, 220, 100, 1]);
+        assert_eq!(estimates(&request.grown(256)), [376, 476, 100, 1]);
+        assert_eq!(request.grown(256).id, request.id);
+    }
+
+    #[test]
+    fn a_shadow_limit_refuses_nobody() {
+        let limit = Limit { enforcement: Enforcement::Shadow, ..limit("a", 300, Mode::Soft) };
+        let hold = &ask(&[limit], &nobody()).holds[0];
+        let full = CounterState { settled: 300, ..CounterState::empty() };
+        assert!(!hold.fits(&full) && !hold.is_refused(&full));
     }
 
     #[test]

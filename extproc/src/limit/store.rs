@@ -1,9 +1,9 @@
-//! What a store must do: grant or refuse a request's reservation, extend it while the answer streams, end it with what was
-//! used. The memory store and the Redis store pass the same tests.
+//! What a store must do: grant or refuse a request's reservation, extend it and let it grow while the answer streams, end it with
+//! what was used. The memory store and the Redis store pass the same tests.
 
 use std::time::Duration;
 
-use super::{Limit, ReserveRequest, Settlement};
+use super::{CounterState, Growth, Hold, Limit, ReserveRequest, Settlement};
 
 /// A reservation that nobody renews for this long is given back: its sidecar is gone.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -23,14 +23,14 @@ impl Limit {
     /// How long a counter that nobody uses is kept: two windows, as a sliding window looks back one, and longer than any
     /// lease that holds of it.
     pub(super) fn time_to_live_ms(&self) -> u64 {
-        2 * self.window_ms() + LEASE_MS
+        2 * u64::try_from(self.window.longest().as_millis()).unwrap_or(u64::MAX / 4) + LEASE_MS
     }
 }
 
-/// The ledger's answer. The states are in the order of the holds and were read before this request's own hold.
+/// A store's answer. The states are in the order of the holds and were read before anything was held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// Every limit admits the request; the holds are written.
+    /// Every limit that refuses admits the request; the holds are written.
     Granted {
         /// One entry a hold.
         states: Vec<CounterState>,
@@ -45,7 +45,7 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// The counters as they stood before this request, in the order of its holds.
+    /// The counters as they stood before, in the order of the holds.
     pub fn states(&self) -> &[CounterState] {
         match self {
             Self::Granted { states } | Self::Refused { states, .. } => states,
@@ -53,25 +53,24 @@ impl Admission {
     }
 }
 
-/// A counter as it stood before this request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CounterState {
-    /// Settled use in the current window.
-    pub settled: u64,
-    /// What live reservations hold.
-    pub held: u64,
-    /// Until the window ends: more than zero, at most the window.
-    pub reset: Duration,
-}
-
 /// Where counters live. All operations are atomic over all of their limits.
 pub trait Store: Send + Sync + 'static {
-    /// Admits or refuses.
+    /// Admits or refuses. Limits in shadow are held and do not refuse.
     ///
     /// # Errors
     /// [`StoreError`] when the store did not answer in time or not sensibly: the request's fate is then unknown to the
     /// caller, and a hold that was written all the same ends with its lease, unless it is released before.
     fn reserve(&self, request: &ReserveRequest) -> impl Future<Output = Result<Admission, StoreError>> + Send;
+
+    /// Extends the reservation's lease, and holds more where the growth asks for more. A lease that ended in the meantime is
+    /// taken again; a reservation that was settled stays settled, and is granted.
+    ///
+    /// Only a limit with a cap refuses, when what is asked for beyond what is held does not fit; then nothing grows, and the
+    /// lease is extended all the same.
+    ///
+    /// # Errors
+    /// [`StoreError`] as for [`Store::reserve`]; what is held is then in doubt, and the next growth or settlement says so.
+    fn grow(&self, growth: &Growth) -> impl Future<Output = Result<Admission, StoreError>> + Send;
 
     /// Ends a reservation and charges what was used, in the window that is current now.
     ///
@@ -79,21 +78,29 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError`] as for [`Store::reserve`]; it is safe to try again.
     fn settle(&self, settlement: &Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Extends the reservation's lease, while its answer streams. A lease that ended in the meantime is taken again; a
-    /// reservation that was settled stays settled.
+    /// How the counters of these holds stand; changes nothing.
     ///
     /// # Errors
-    /// [`StoreError`] as for [`Store::reserve`]; the next renewal comes before the lease ends.
-    fn renew(&self, request: &ReserveRequest) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// [`StoreError`] as for [`Store::reserve`].
+    fn peek(&self, holds: &[Hold]) -> impl Future<Output = Result<Vec<CounterState>, StoreError>> + Send;
+
+    /// Forgets what was settled in the counters of these holds, whatever other sidecars remember of it. What is held stays.
+    ///
+    /// # Errors
+    /// [`StoreError`] as for [`Store::reserve`].
+    fn reset(&self, holds: &[Hold]) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Why a store gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No answer within the deadline.
+    /// No answer within the deadline: what was asked for may yet happen.
     #[error("the store did not answer within {0:?}")]
     Timeout(Duration),
-    /// The store could not be reached, or answered with an error.
+    /// The store answered with an error, or what was sent may have got lost: what was asked for may have happened.
     #[error("the store failed: {0}")]
     Failed(String),
+    /// The store could not be reached: nothing happened.
+    #[error("the store cannot be reached: {0}")]
+    Unreachable(String),
 }

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
+use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Dimension, Limit};
+use super::{Condition, CostContext, Dimension, Expected, Limit, Priority};
 
 /// What is known of a request's caller and destination.
 pub struct Subject<'a> {
@@ -16,21 +17,40 @@ pub struct Subject<'a> {
     pub key_id: Option<&'a str>,
     /// The tenant.
     pub tenant: Option<&'a str>,
-    /// The model asked for.
-    pub model: &'a str,
-    /// The route.
-    pub endpoint: &'a str,
+    /// How much the caller's requests matter.
+    pub priority: Priority,
+    /// Models, backend and route.
+    pub context: &'a Arc<CostContext>,
+    /// The class of the model, where it has one.
+    pub model_class: Option<&'a str>,
+    /// A label of the caller's key, by its name.
+    pub label: &'a dyn Fn(&str) -> Option<&'a str>,
     /// A request header's value, by its lower-case name.
     pub header: &'a dyn Fn(&str) -> Option<&'a [u8]>,
 }
 
 impl<'a> Subject<'a> {
+    /// Whether `limit` is about this request.
+    pub fn is_limited_by(&self, limit: &Limit) -> bool {
+        limit.when.iter().all(|Condition { dimension, expected }| {
+            let value = self.value(dimension);
+            match expected {
+                Expected::Present => value.is_some(),
+                Expected::Is(wanted) => value == Some(wanted.as_bytes()),
+                Expected::IsNot(unwanted) => value != Some(unwanted.as_bytes()),
+            }
+        })
+    }
+
     fn value(&self, dimension: &Dimension) -> Option<&'a [u8]> {
         match dimension {
             Dimension::Key => self.key_id.map(str::as_bytes),
             Dimension::Tenant => self.tenant.map(str::as_bytes),
-            Dimension::Model => Some(self.model.as_bytes()),
-            Dimension::Endpoint => Some(self.endpoint.as_bytes()),
+            Dimension::Label(name) => (self.label)(name).map(str::as_bytes),
+            Dimension::Route => Some(self.context.route.as_bytes()),
+            Dimension::Model => Some(self.context.model.as_bytes()),
+            Dimension::ServedModel => Some(self.context.served_model.as_bytes()),
+            Dimension::ModelClass => self.model_class.map(str::as_bytes),
             Dimension::Header(name) => (self.header)(name),
         }
     }
@@ -41,8 +61,9 @@ impl fmt::Debug for Subject<'_> {
         f.debug_struct("Subject")
             .field("key_id", &self.key_id)
             .field("tenant", &self.tenant)
-            .field("model", &self.model)
-            .field("endpoint", &self.endpoint)
+            .field("priority", &self.priority)
+            .field("context", &self.context)
+            .field("model_class", &self.model_class)
             .finish_non_exhaustive()
     }
 }
@@ -57,29 +78,32 @@ pub struct CounterKey(pub Arc<str>);
 impl CounterKey {
     /// The counter of `limit` that a request of `subject` falls on.
     pub fn new(limit: &Limit, subject: &Subject<'_>) -> Self {
-        let mut group = Xxh3::new();
-        if limit.per.iter().any(|dimension| matches!(dimension, Dimension::Tenant | Dimension::Key)) {
-            group.update(b"tenant");
-            feed(&mut group, subject.tenant.map(str::as_bytes));
-        } else {
-            group.update(b"limit");
-            feed(&mut group, Some(limit.id.as_bytes()));
-        }
-        let mut counter = Xxh3::new();
+        let by_tenant = limit.per.iter().any(|dimension| matches!(dimension, Dimension::Tenant | Dimension::Key));
+        let group = match subject.tenant.filter(|_| by_tenant) {
+            Some(tenant) => xxh3_64(format!("tenant:{tenant}").as_bytes()),
+            None if by_tenant => xxh3_64(b"nobody"),
+            None => xxh3_64(format!("limit:{}", limit.id).as_bytes()),
+        };
+        // Header values are the client's: with a hash that is only fast, it could look for one that falls on another's counter.
+        let mut counter = Sha256::new();
         for dimension in &limit.per {
             // The dimension goes in as well: a limit that is changed from per key to per tenant starts anew.
-            let name = match dimension {
-                Dimension::Key => "key",
-                Dimension::Tenant => "tenant",
-                Dimension::Model => "model",
-                Dimension::Endpoint => "endpoint",
-                Dimension::Header(name) => name,
+            let (kind, name) = match dimension {
+                Dimension::Key => (0, "key"),
+                Dimension::Tenant => (0, "tenant"),
+                Dimension::Route => (0, "route"),
+                Dimension::Model => (0, "model"),
+                Dimension::ServedModel => (0, "servedModel"),
+                Dimension::ModelClass => (0, "modelClass"),
+                Dimension::Header(name) => (1, &**name),
+                Dimension::Label(name) => (2, &**name),
             };
-            counter.update(&[u8::from(matches!(dimension, Dimension::Header(_)))]);
+            counter.update([kind]);
             feed(&mut counter, Some(name.as_bytes()));
             feed(&mut counter, subject.value(dimension));
         }
-        Self(format!("{:016x}:{:032x}", group.digest(), counter.digest128()).into())
+        let [high, low] = halves(&counter.finalize());
+        Self(format!("{group:016x}:{high:016x}{low:016x}").into())
     }
 
     /// The group's and the counter's part. A key that was not made here is a group of its own.
@@ -89,15 +113,24 @@ impl CounterKey {
 }
 
 /// Feeds one value so that no two sequences of values feed the same bytes: presence, length, value.
-fn feed(hash: &mut Xxh3, value: Option<&[u8]>) {
+fn feed(hash: &mut Sha256, value: Option<&[u8]>) {
     match value {
-        None => hash.update(&[0]),
+        None => hash.update([0]),
         Some(value) => {
-            hash.update(&[1]);
-            hash.update(&(value.len() as u64).to_le_bytes());
+            hash.update([1]);
+            hash.update((value.len() as u64).to_le_bytes());
             hash.update(value);
         }
     }
+}
+
+/// The first 128 bits of a digest, which has 256.
+fn halves(digest: &[u8]) -> [u64; 2] {
+    let half = |index| {
+        let bytes = digest.chunks_exact(8).nth(index).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_be_bytes)
+    };
+    [half(0), half(1)]
 }
 
 #[cfg(test)]
@@ -105,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::Mode;
-    use super::super::tests::{limit, nobody};
+    use super::super::tests::{asking, limit, nobody};
     use super::*;
 
     fn per(dimensions: &[Dimension]) -> Limit {
@@ -162,7 +195,8 @@ mod tests {
     #[test]
     fn only_the_limits_own_dimensions_tell_counters_apart() {
         let limit = per(&[Dimension::Key]);
-        let of = |model| CounterKey::new(&limit, &Subject { key_id: Some("ns/key"), model, ..nobody() });
+        let of =
+            |model| CounterKey::new(&limit, &Subject { key_id: Some("ns/key"), context: &asking(model), ..nobody() });
         assert_eq!(of("a"), of("b"));
     }
 
@@ -179,11 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_header_named_like_a_dimension_is_not_that_dimension() {
+    fn a_header_or_label_named_like_a_dimension_is_not_that_dimension() {
         let header = |_: &str| Some(b"v".as_slice());
-        let subject = Subject { model: "v", header: &header, ..nobody() };
-        let keys = [Dimension::Model, Dimension::Header("model".into())].map(|d| CounterKey::new(&per(&[d]), &subject));
-        assert_ne!(keys[0], keys[1]);
+        let label = |_: &str| Some("v");
+        let subject = Subject { context: &asking("v"), header: &header, label: &label, ..nobody() };
+        let keys = [Dimension::Model, Dimension::Header("model".into()), Dimension::Label("model".into())]
+            .map(|dimension| CounterKey::new(&per(&[dimension]), &subject));
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
     }
 
     #[test]
@@ -192,5 +228,22 @@ mod tests {
         let group = |dimensions: &[Dimension]| CounterKey::new(&per(dimensions), &subject).parts().0.to_owned();
         assert_eq!(group(&[Dimension::Tenant]), group(&[Dimension::Key, Dimension::Model]));
         assert_ne!(group(&[Dimension::Tenant]), group(&[Dimension::Model]));
+    }
+
+    #[test]
+    fn a_limit_is_about_the_requests_that_meet_all_of_its_conditions() {
+        let header = |name: &str| (name == "x-team").then_some(b"red".as_slice());
+        let subject = Subject { header: &header, ..nobody() };
+        let team = || Dimension::Header("x-team".into());
+        let holds = |dimension, expected| {
+            let when = vec![Condition { dimension, expected }];
+            subject.is_limited_by(&Limit { when, ..per(&[]) })
+        };
+        assert!(holds(team(), Expected::Present) && holds(team(), Expected::Is("red".into())));
+        assert!(!holds(team(), Expected::IsNot("red".into())) && !holds(team(), Expected::Is("blue".into())));
+        assert!(!holds(Dimension::Key, Expected::Present) && holds(Dimension::Key, Expected::IsNot("a".into())));
+        let both = [Expected::Present, Expected::Is("blue".into())];
+        let when = both.map(|expected| Condition { dimension: team(), expected }).into();
+        assert!(!subject.is_limited_by(&Limit { when, ..per(&[]) }));
     }
 }

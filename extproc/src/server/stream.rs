@@ -10,7 +10,7 @@ use tonic::{Status, Streaming};
 
 use super::wire::{self, Message};
 use crate::exchange::{Action, Exchange};
-use crate::limit::{RENEW_EVERY, ReserveRequest, Store};
+use crate::limit::{RENEW_EVERY, ReserveRequest};
 use crate::telemetry::InFlight;
 use crate::world::World;
 
@@ -118,18 +118,18 @@ impl Session {
 
     async fn reserve(&mut self, request: &Arc<ReserveRequest>) -> Action {
         let mut pending = PendingReservation { world: &self.world, request: Some(request) };
-        let admission = self.world.ledger.reserve(request).await;
+        let decision = self.world.ledger.reserve(request).await;
         pending.request = None;
         drop(pending);
-        self.exchange.admitted(admission, Instant::now())
+        self.exchange.admitted(decision, Instant::now())
     }
 
     fn renew(&self) {
-        if let Some(request) = self.exchange.reservation() {
-            let (world, request) = (Arc::clone(&self.world), Arc::clone(request));
+        if let Some(reservation) = self.exchange.reservation() {
+            let (world, growth) = (Arc::clone(&self.world), reservation.growth(0));
             // Beside the stream: a store that hangs must not hold back a chunk. A renewal that fails is counted by the
             // ledger, and the next one comes before the lease ends.
-            tokio::spawn(async move { world.ledger.renew(&request).await });
+            tokio::spawn(async move { world.ledger.grow(&growth).await });
         }
     }
 }

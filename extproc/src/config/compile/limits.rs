@@ -1,6 +1,7 @@
 //! TokenLimitPolicy into limits of routes and rules.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Stage;
 use super::routes::Routes;
@@ -9,7 +10,7 @@ use crate::config::fields::{closest, quote};
 use crate::config::model::{self, ObjectName};
 use crate::config::resource::{LimitSpec, LimitTarget, TokenLimitPolicy};
 use crate::config::value::Located;
-use crate::limit::Limit;
+use crate::limit::{Cap, Enforcement, Limit, OnStoreError, Window};
 
 /// TokenLimitPolicies into limits.
 pub(super) struct LimitStage<'a> {
@@ -93,10 +94,18 @@ fn limit_of(policy: &ObjectName, spec: &LimitSpec) -> Limit {
     Limit {
         id: Arc::from(format!("{policy}/{}", name.value)),
         per: per.clone(),
-        quantity: *quantity,
+        when: Vec::new(),
+        quantity: quantity.clone(),
         amount: *amount,
-        window: *window,
+        low_priority_percent: 80,
+        window: match *window <= Duration::from_secs(3_600) {
+            true => Window::Sliding(*window),
+            false => Window::Fixed(*window),
+        },
         mode: *mode,
+        cap: Cap::Open,
+        enforcement: Enforcement::Refuse,
+        on_store_error: OnStoreError::Local,
     }
 }
 

@@ -188,7 +188,7 @@ impl FromNode for Dimension {
             "key" => return Some(Self::Key),
             "tenant" => return Some(Self::Tenant),
             "model" => return Some(Self::Model),
-            "endpoint" | "route" => return Some(Self::Endpoint),
+            "endpoint" | "route" => return Some(Self::Route),
             _ => {}
         }
         if let Some(HeaderName(name)) = text.strip_prefix("header:").and_then(HeaderName::parse) {

@@ -54,7 +54,7 @@ impl Call {
             vec![leases.0.len().to_string(), LEASE_MS.to_string(), TOMBSTONE_MS.to_string(), SWEEP_AT_MOST.to_string()];
         arguments.extend(leases.0.iter().map(|lease| lease.member.clone()));
         for (index, hold) in holds.iter().enumerate() {
-            arguments.push(hold.limit.window_ms().to_string());
+            arguments.push(hold.limit.window.longest().as_millis().to_string());
             arguments.push(hold.limit.time_to_live_ms().to_string());
             arguments.push(leases.of(hold).to_string());
             arguments.push(hold.amount().to_string());
@@ -88,7 +88,7 @@ fn mode(hold: &Hold) -> &'static str {
 
 /// The last three parts of a counter's key.
 fn counter_name(hold: &Hold) -> String {
-    format!("{:016x}:{}:{}", xxh3_64(hold.limit.id.as_bytes()), hold.limit.window_ms(), hold.counter.parts().1)
+    format!("{:016x}:{}:{}", xxh3_64(hold.limit.id.as_bytes()), hold.limit.window, hold.counter.parts().1)
 }
 
 /// One lease for each group of counters, in the order in which the groups come up.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use redis::{Client, IntoConnectionInfo, ProtocolVersion, Value};
 
-use super::{Admission, CounterState, ReserveRequest, Settlement, Store, StoreError};
+use super::{Admission, CounterState, Growth, Hold, ReserveRequest, Settlement, Store, StoreError};
 use call::Call;
 use link::Link;
 use script::{RENEW, RESERVE, SETTLE, Script};
@@ -167,12 +167,18 @@ impl Store for RedisStore {
         self.run(&self.shared.settling, &SETTLE, &call, self.shared.options.settle_deadline).await.map(drop)
     }
 
-    async fn renew(&self, request: &ReserveRequest) -> Result<(), StoreError> {
-        if request.holds.iter().all(|hold| hold.amount() == 0) {
-            return Ok(());
-        }
-        let call = Call::renew(request);
-        self.run(&self.shared.settling, &RENEW, &call, self.shared.options.settle_deadline).await.map(drop)
+    async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
+        let call = Call::renew(&growth.to);
+        self.run(&self.shared.settling, &RENEW, &call, self.shared.options.settle_deadline).await?;
+        Ok(Admission::Granted { states: Vec::new() })
+    }
+
+    async fn peek(&self, _: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn reset(&self, _: &[Hold]) -> Result<(), StoreError> {
+        Ok(())
     }
 }
 
@@ -196,9 +202,15 @@ fn admission(answer: &[u64], holds: usize) -> Option<Admission> {
     let states: Vec<_> = states
         .chunks_exact(3)
         .filter_map(|state| match state {
-            [settled, held, reset_ms] => {
-                Some(CounterState { settled: *settled, held: *held, reset: Duration::from_millis(*reset_ms) })
-            }
+            [settled, held, reset_ms] => Some(CounterState {
+                bucket: 0,
+                epoch: 0,
+                settled: *settled,
+                previous: 0,
+                held: *held,
+                left: Duration::from_millis(*reset_ms),
+                length: Duration::from_millis(*reset_ms),
+            }),
             _ => None,
         })
         .collect();

@@ -74,17 +74,20 @@ impl Bed {
 
     pub(super) async fn renew(&self, request: &ReserveRequest) {
         match self {
-            Self::Memory { store, .. } => store.renew(request).await.unwrap(),
-            Self::Redis { store, .. } => store.renew(request).await.unwrap(),
+            Self::Memory { store, .. } => store.grow(&renewal(request)).await.map(drop).unwrap(),
+            Self::Redis { store, .. } => store.grow(&renewal(request)).await.map(drop).unwrap(),
         }
     }
 
-    /// A counter's (settled, held). A limit of 0 admits nothing, so asking changes nothing.
+    /// A counter's (settled, held).
     pub(super) async fn peek(&self, hold: &Hold) -> (u64, u64) {
-        let nothing = Limit { amount: 0, mode: Mode::Soft, ..Limit::clone(&hold.limit) };
-        let (_, states) = self.refused(vec![Hold { limit: Arc::new(nothing), ..hold.clone() }]).await;
-        assert!(states[0].reset > Duration::ZERO && states[0].reset <= hold.limit.window);
-        (states[0].settled, states[0].held)
+        let holds = std::slice::from_ref(hold);
+        let states = match self {
+            Self::Memory { store, .. } => store.peek(holds).await.unwrap(),
+            Self::Redis { store, .. } => store.peek(holds).await.unwrap(),
+        };
+        assert!(states[0].left > Duration::ZERO && states[0].left <= hold.limit.window.longest());
+        (states[0].used(), states[0].held)
     }
 
     pub(super) async fn advance(&self, by: Duration) {

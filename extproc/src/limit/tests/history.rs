@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn limits() -> [Arc<Limit>; 4] {
     let slots = Limit { quantity: Quantity::Concurrency, ..limit("slots", 3, Mode::Strict) };
     [limit("soft", 150, Mode::Soft), limit("strict", 200, Mode::Strict), limit("check", 100, Mode::Check), slots]
-        .map(|limit| Arc::new(Limit { window: ERA, ..limit }))
+        .map(|limit| Arc::new(Limit { window: Window::Fixed(ERA), ..limit }))
 }
 
 /// The rules of the specification, by the book: what is held is added up from what is in flight, every time.
@@ -77,7 +77,7 @@ impl Model {
         let states: Vec<_> = request.holds.iter().map(|hold| self.state(hold)).collect();
         let refuses = request.holds.iter().zip(&states).position(|(hold, (s, h))| {
             let (limit, e) = (hold.limit.amount, hold.estimate);
-            match (hold.limit.quantity, hold.limit.mode) {
+            match (&hold.limit.quantity, hold.limit.mode) {
                 (Quantity::Concurrency, _) | (_, Mode::Strict) => s + h + e > limit,
                 (_, Mode::Soft) => s + h >= limit,
                 (_, Mode::Check) => *s >= limit,

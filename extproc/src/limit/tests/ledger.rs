@@ -5,7 +5,7 @@ use super::redis_server::{PATIENCE, RedisServer};
 use super::*;
 
 fn tokens(amount: u64) -> Arc<Limit> {
-    Arc::new(Limit { window: ERA, ..limit("soft", amount, Mode::Soft) })
+    Arc::new(Limit { window: Window::Fixed(ERA), ..limit("soft", amount, Mode::Soft) })
 }
 
 #[tokio::test]
@@ -14,8 +14,11 @@ async fn in_memory_the_next_request_sees_what_was_settled_before_it() {
     let limit = tokens(300);
     for earlier in 0..9 {
         let request = request(vec![hold(&limit, "caller", 40)]);
-        let admission = ledger.reserve(&request).await.unwrap();
-        assert_eq!((admission.states()[0].settled, admission.states()[0].held), (earlier * 30, 0));
+        let Decision::Granted(reservation) = ledger.reserve(&Arc::new(request.clone())).await.unwrap() else {
+            panic!()
+        };
+        let (_, state) = reservation.standings().next().unwrap();
+        assert_eq!((state.settled, state.held), (earlier * 30, 0));
         ledger.settle_detached(settlement(&request, &[30]));
     }
     assert_eq!(ledger.drain(Duration::ZERO).await, 0);
@@ -31,7 +34,7 @@ async fn in_redis_everything_is_settled_when_the_ledger_is_drained() {
     let mut last = None;
     for _ in 0..500 {
         let request = request(vec![hold(&limit, "caller", 40)]);
-        ledger.reserve(&request).await.unwrap();
+        ledger.reserve(&Arc::new(request.clone())).await.unwrap();
         ledger.settle_detached(settlement(&request, &[30]));
         last = Some(request);
     }
@@ -49,7 +52,7 @@ async fn settlements_outlive_a_restart_of_redis() {
     let ledger = Ledger::redis(store.clone());
     let limit = tokens(300);
     let request = request(vec![hold(&limit, "caller", 40)]);
-    ledger.reserve(&request).await.unwrap();
+    ledger.reserve(&Arc::new(request.clone())).await.unwrap();
     server.kill();
     ledger.settle_detached(settlement(&request, &[30]));
     while ledger.stats().errors == 0 {

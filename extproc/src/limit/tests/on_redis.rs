@@ -10,7 +10,7 @@ use super::redis_server::{PATIENCE, RedisServer};
 use super::*;
 
 fn tokens(id: &str, amount: u64, mode: Mode) -> Arc<Limit> {
-    Arc::new(Limit { window: ERA, ..limit(id, amount, mode) })
+    Arc::new(Limit { window: Window::Fixed(ERA), ..limit(id, amount, mode) })
 }
 
 async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
@@ -39,7 +39,7 @@ async fn every_key_has_a_bounded_life_and_no_clear_text() {
     let limits = [tokens("tokens", 300, Mode::Soft), tokens("check", 300, Mode::Check)]
         .map(|limit| Arc::new(Limit { per: vec![Dimension::Tenant, Dimension::Key], ..Limit::clone(&limit) }));
     let subject = Subject { tenant: Some("acme"), key_id: Some("sk-secret"), ..nobody() };
-    let ask = || ReserveRequest::new(&limits, &subject, &EstimateInput::default());
+    let ask = || ReserveRequest::new(&limits, &subject, Estimate::default());
     let (first, second) = (ask(), ask());
     let mut connection = server.connection().await;
     bed.reserve(&first).await;
@@ -130,7 +130,7 @@ async fn two_sidecars_share_a_limit_to_the_token() {
 async fn a_real_window_ends_and_the_next_one_is_fresh() {
     let server = RedisServer::start().await;
     let store = connect(&server);
-    let limit = Arc::new(Limit { window: Duration::from_secs(1), ..limit("second", 10, Mode::Soft) });
+    let limit = Arc::new(Limit { window: Window::Fixed(Duration::from_secs(1)), ..limit("second", 10, Mode::Soft) });
     let request = granted_again(&store, vec![hold(&limit, "caller", 10)]).await;
     store.settle(&settlement(&request, &[10])).await.unwrap();
     granted_again(&store, vec![hold(&limit, "caller", 10)]).await;

@@ -48,13 +48,13 @@ on_both_stores! {
 }
 
 fn tokens(id: &str, amount: u64, mode: Mode) -> Arc<Limit> {
-    Arc::new(Limit { window: ERA, ..limit(id, amount, mode) })
+    Arc::new(Limit { window: Window::Fixed(ERA), ..limit(id, amount, mode) })
 }
 
 async fn ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not(bed: Bed) {
     let limit = tokens("key", 300, Mode::Soft);
-    let remaining = |admission: &Admission, holds: &[Hold]| {
-        let headers = admission.headers(holds);
+    let remaining = |decision: &Decision| {
+        let headers = decision.headers();
         headers.into_iter().find(|(name, _)| *name == "x-ratelimit-remaining-tokens").unwrap().1
     };
     let mut shown = Vec::new();
@@ -62,16 +62,17 @@ async fn ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not
         let request = request(vec![hold(&limit, "caller", used)]);
         let admission = bed.reserve(&request).await;
         assert!(matches!(admission, Admission::Granted { .. }));
-        shown.push(remaining(&admission, &request.holds));
+        shown.push(remaining(&decision(&request, admission)));
         bed.settle(&settlement(&request, &[used])).await;
     }
     assert_eq!(shown, ["300", "260", "231", "200", "170", "140", "109", "80", "50", "20"]);
 
     let eleventh = request(vec![hold(&limit, "caller", 40)]);
-    let admission = bed.reserve(&eleventh).await;
-    assert!(matches!(admission, Admission::Refused { by: 0, .. }));
-    assert_eq!(remaining(&admission, &eleventh.holds), "0");
-    assert!(admission.refusal(&eleventh.holds).unwrap().message.contains("Limit 300, Used 310, Requested 40."));
+    let decision = decision(&eleventh, bed.reserve(&eleventh).await);
+    assert_eq!(remaining(&decision), "0");
+    let Decision::Refused(refused) = decision else { panic!("{decision:?}") };
+    assert_eq!(refused.by, 0);
+    assert!(refused.error().message.contains("Limit 300, Used 310, Requested 40."));
 }
 
 async fn a_refused_request_changes_no_state(bed: Bed) {
@@ -162,8 +163,8 @@ async fn a_limit_across_tenants_is_freed_by_whoever_comes_next(bed: Bed) {
     let own = per(vec![Dimension::Tenant]);
     let shared = Arc::new(Limit { id: "shared".into(), ..Limit::clone(&per(vec![Dimension::Model])) });
     let of = |tenant| {
-        let input = EstimateInput { prompt_bytes: 400, max_tokens: Some(0), choices: 1 };
-        ReserveRequest::new([&own, &shared], &Subject { tenant: Some(tenant), ..nobody() }, &input)
+        let estimate = Estimate { input: 100, ..Estimate::default() };
+        ReserveRequest::new([&own, &shared], &Subject { tenant: Some(tenant), ..nobody() }, estimate)
     };
     assert!(matches!(bed.reserve(&of("acme")).await, Admission::Granted { .. }));
     assert!(matches!(bed.reserve(&of("other")).await, Admission::Refused { by: 1, .. }));
@@ -251,7 +252,7 @@ async fn a_changed_amount_acts_on_the_next_request(bed: Bed) {
 
 async fn requests_are_counted_one_by_one(bed: Bed) {
     let limit = Arc::new(Limit { quantity: Quantity::Requests, ..Limit::clone(&tokens("requests", 3, Mode::Soft)) });
-    let ask = || ReserveRequest::new([&limit], &nobody(), &EstimateInput::default());
+    let ask = || ReserveRequest::new([&limit], &nobody(), Estimate::default());
     for _ in 0..3 {
         let request = ask();
         assert!(matches!(bed.reserve(&request).await, Admission::Granted { .. }));
@@ -263,7 +264,7 @@ async fn requests_are_counted_one_by_one(bed: Bed) {
 
 async fn slots_are_free_again_when_their_requests_end(bed: Bed) {
     let limit = Arc::new(Limit { quantity: Quantity::Concurrency, ..Limit::clone(&tokens("slots", 2, Mode::Check)) });
-    let ask = || ReserveRequest::new([&limit], &nobody(), &EstimateInput::default());
+    let ask = || ReserveRequest::new([&limit], &nobody(), Estimate::default());
     for _ in 0..3 {
         let in_flight = [ask(), ask()];
         for request in &in_flight {
