@@ -97,6 +97,8 @@ pub struct Route {
     pub limits: Vec<Arc<Limit>>,
     /// Costs to publish as dynamic metadata.
     pub costs: Vec<RequestCost>,
+    /// The class of its models, where no backend says otherwise.
+    pub model_class: Option<Arc<str>>,
 }
 
 /// One rule: which requests, to which targets.
@@ -153,6 +155,8 @@ pub struct Backend {
     pub affinity: Arc<AffinityPolicy>,
     /// What Envoy may do when an attempt fails.
     pub retries: Retries,
+    /// The class of its model.
+    pub model_class: Option<Arc<str>>,
 }
 
 /// One replica.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use attache_gate::{Caller, Refusal};
+use attache_gate::{Caller, KeyPriority, Refusal};
 use attache_proto::request::{self, IncludeUsage, RequestScan, ScanError, Segment, SegmentKind, UsageEvent};
 use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
@@ -81,10 +81,13 @@ pub(super) fn plan(
     let subject = Subject {
         key_id: head.caller.as_ref().map(Caller::key_id),
         tenant: head.caller.as_ref().map(Caller::tenant),
-        priority: Priority::Normal,
+        priority: match head.caller.as_ref().map(Caller::priority) {
+            Some(KeyPriority::Low) => Priority::Low,
+            Some(KeyPriority::Normal) | None => Priority::Normal,
+        },
         context: &context,
-        model_class: None,
-        label: &|_| None,
+        model_class: backend.model_class.as_deref().or(route.model_class.as_deref()),
+        label: &|name| head.caller.as_ref()?.label(name),
         header: &|name| head.headers.bytes(name),
     };
     let reservation = ReserveRequest::new(route.limits.iter().chain(&rule.limits), &subject, estimate);

@@ -56,6 +56,29 @@ pub struct KeyEntry {
     pub tenant: String,
     /// The routes (`namespace/name`) that it may call, each written out.
     pub routes: Vec<String>,
+    /// What token limits count by besides the key and the tenant; nothing that the gate looks at.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// How much the caller's requests matter where tokens get scarce; nothing that the gate looks at.
+    #[serde(default, skip_serializing_if = "KeyPriority::is_normal")]
+    pub priority: KeyPriority,
+}
+
+/// How much a caller's requests matter where tokens get scarce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyPriority {
+    /// It may use all of a limit.
+    #[default]
+    Normal,
+    /// It may use a share of a limit, so that the rest is there for others.
+    Low,
+}
+
+impl KeyPriority {
+    fn is_normal(&self) -> bool {
+        *self == Self::Normal
+    }
 }
 
 impl GateConfig {
@@ -212,6 +235,8 @@ mod tests {
 
     fn keys() -> Vec<KeyEntry> {
         vec![KeyEntry {
+            labels: BTreeMap::new(),
+            priority: KeyPriority::Normal,
             id: "default/app-a".to_owned(),
             sha256: KeyDigest::of(b"abc"),
             tenant: "acme".to_owned(),

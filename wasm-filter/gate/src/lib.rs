@@ -15,7 +15,7 @@ use std::sync::Arc;
 use attache_proto::operation::PathError;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 
-pub use config::{Access, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry};
+pub use config::{Access, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority};
 pub use digest::{InvalidDigest, KeyDigest};
 pub use head::{CREDENTIAL_HEADERS, RequestHead};
 pub use verdict::{Caller, Passed, Reason, Refusal, Verdict};

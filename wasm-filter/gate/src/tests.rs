@@ -11,6 +11,8 @@ fn entry(id: &str, key: &str, routes: &[&str]) -> KeyEntry {
         sha256: KeyDigest::of(key.as_bytes()),
         tenant: format!("tenant-of-{id}"),
         routes: routes.iter().map(ToString::to_string).collect(),
+        labels: Default::default(),
+        priority: KeyPriority::Normal,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attache_proto::{ApiError, Dialect, Operation};
 
-use crate::config::KeyEntry;
+use crate::config::{KeyEntry, KeyPriority};
 
 /// What the gate says of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,16 @@ impl Caller {
     /// Whose key it is: a valid header value.
     pub fn tenant(&self) -> &str {
         &self.key.tenant
+    }
+
+    /// A label of the key, by its name.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.key.labels.get(name).map(String::as_str)
+    }
+
+    /// How much its requests matter where tokens get scarce.
+    pub fn priority(&self) -> KeyPriority {
+        self.key.priority
     }
 
     /// Whether the key is attached to `route` (`namespace/name`).

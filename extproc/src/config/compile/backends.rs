@@ -82,7 +82,7 @@ impl Stage for ServiceBackendStage<'_> {
     ) -> Option<model::Backend> {
         let Replicas { cluster, endpoints } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
         let affinity = Arc::new(AffinityPolicy { mode: fitting_mode(&endpoints), ..AffinityPolicy::default() });
-        Some(model::Backend { name: name.clone(), cluster, endpoints, affinity, retries: RETRIES })
+        Some(model::Backend { name: name.clone(), cluster, endpoints, affinity, retries: RETRIES, model_class: None })
     }
 
     fn accept(&mut self, name: &ObjectName, built: Option<model::Backend>) {

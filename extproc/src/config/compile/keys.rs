@@ -87,7 +87,14 @@ impl Stage for KeyStage<'_> {
         routes.dedup();
         let id = name.to_string();
         let tenant = spec.tenant.as_ref().map_or_else(|| id.clone(), ToString::to_string);
-        let entry = KeyEntry { id, sha256: spec.sha256.value, tenant, routes };
+        let entry = KeyEntry {
+            id,
+            sha256: spec.sha256.value,
+            tenant,
+            routes,
+            labels: spec.labels.clone(),
+            priority: spec.priority,
+        };
         Some(BuiltKey { entry, location: spec.sha256.location.clone() })
     }
 

@@ -69,7 +69,14 @@ impl Stage for RouteStage<'_> {
             });
         }
         let id = Arc::from(name.to_string());
-        let route = model::Route { name: name.clone(), id, rules, limits: Vec::new(), costs: spec.costs.clone() };
+        let route = model::Route {
+            name: name.clone(),
+            id,
+            rules,
+            limits: Vec::new(),
+            costs: spec.costs.clone(),
+            model_class: None,
+        };
         Some(BuiltRoute { route, match_locations })
     }
 

@@ -1,8 +1,9 @@
 //! ClientKey: a caller, known by the hash of its key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attache_gate::KeyDigest;
+use attache_gate::{KeyDigest, KeyPriority};
 
 use super::Spec;
 use crate::config::diagnostic::{Diagnostic, Location};
@@ -17,6 +18,8 @@ pub(in crate::config) struct ClientKey {
     pub(in crate::config) tenant: Option<Arc<str>>,
     /// What it may call; empty is nothing.
     pub(in crate::config) routes: Vec<RoutePattern>,
+    pub(in crate::config) labels: BTreeMap<String, String>,
+    pub(in crate::config) priority: KeyPriority,
 }
 
 /// Routes that a key may call.
@@ -44,7 +47,13 @@ impl FromNode for ClientKey {
                     Diagnostic::warning(&fields.location("routes"), "this key may call nothing: it has no `routes`");
                 fields.push(warning.with_help("list routes by name, or write `routes: [\"*\"]` for all of them"));
             }
-            Some(Self { sha256: sha256?, tenant, routes: routes? })
+            Some(Self {
+                sha256: sha256?,
+                tenant,
+                routes: routes?,
+                labels: BTreeMap::new(),
+                priority: KeyPriority::Normal,
+            })
         })
     }
 }
