@@ -31,7 +31,7 @@ pub use decision::{Decision, Grown, Keeper, Refused, Reservation};
 pub use estimate::{Estimate, EstimateInput, Learned};
 pub use ledger::{Ledger, LedgerStats};
 pub use memory::MemoryStore;
-pub use program::CostProgram;
+pub use program::{CostProgram, InvalidProgram};
 pub use quantity::{Cost, CostContext, Price, Prices, Quantity};
 pub use redis::{InvalidRedisUrl, RedisOptions, RedisStore};
 pub use reservation::{Charge, Growth, Hold, ReservationId, ReserveRequest, Settlement};
