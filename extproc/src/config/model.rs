@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attache_gate::{Gate, GateConfig};
+use attache_proto::Usage;
 
 use crate::affinity::AffinityPolicy;
-use crate::limit::Limit;
+use crate::limit::{Cost, CostContext, CostProgram, Limit};
 
 /// Everything the sidecar knows of the operator's will at one moment.
 #[derive(Debug)]
@@ -42,6 +43,15 @@ impl Config {
     /// The rule that `id` names.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
         self.route(id)?.rules.get(id.rule)
+    }
+
+    /// Whether every limit is known that a request has to keep to which `rule` sends to `backend`.
+    pub fn limits_known(&self, rule: RuleId, backend: usize) -> LimitsKnown {
+        let of_route = self.route(rule).map(|route| route.limits_known);
+        let of_rule = self.rule(rule).map(|rule| rule.limits_known);
+        let of_backend = self.backends.get(backend).map(|backend| backend.limits_known);
+        let known = [of_route, of_rule, of_backend].into_iter().all(|known| known == Some(LimitsKnown::All));
+        if known { LimitsKnown::All } else { LimitsKnown::NotAll }
     }
 }
 
@@ -84,6 +94,16 @@ pub struct RuleId {
     pub rule: usize,
 }
 
+/// Whether the limits of something are known. Where a policy with errors leaves that open, nothing of it is served: a limit that
+/// nobody reads is a budget that anybody may overdraw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitsKnown {
+    /// They are.
+    All,
+    /// A policy that has errors, and no earlier state without, may have more of them.
+    NotAll,
+}
+
 /// One AIGatewayRoute: a unified endpoint, or several that share keys and limits.
 #[derive(Debug)]
 pub struct Route {
@@ -93,8 +113,10 @@ pub struct Route {
     pub id: Arc<str>,
     /// Its rules, in document order.
     pub rules: Vec<Rule>,
-    /// Limits of every TokenLimitPolicy that targets this route as a whole.
+    /// Limits of every policy that targets this route as a whole.
     pub limits: Vec<Arc<Limit>>,
+    /// Whether these are all that there are meant to be.
+    pub limits_known: LimitsKnown,
     /// Costs to publish as dynamic metadata.
     pub costs: Vec<RequestCost>,
     /// The class of its models, where no backend says otherwise.
@@ -112,6 +134,8 @@ pub struct Rule {
     pub targets: Vec<Target>,
     /// Limits of policies whose `sectionName` is this rule.
     pub limits: Vec<Arc<Limit>>,
+    /// Whether these are all that there are meant to be.
+    pub limits_known: LimitsKnown,
     /// Who `/v1/models` says owns the model.
     pub models_owned_by: Arc<str>,
     /// When `/v1/models` says the model was made, in seconds since 1970.
@@ -157,6 +181,10 @@ pub struct Backend {
     pub retries: Retries,
     /// The class of its model.
     pub model_class: Option<Arc<str>>,
+    /// Limits of every policy that targets it: of requests that it serves, whichever route they come by.
+    pub limits: Vec<Arc<Limit>>,
+    /// Whether these are all that there are meant to be.
+    pub limits_known: LimitsKnown,
 }
 
 /// One replica.
@@ -199,5 +227,24 @@ pub struct RequestCost {
     /// The metadata key under [`attache_proto::headers::COST_METADATA_NAMESPACE`].
     pub key: Arc<str>,
     /// What is written there.
-    pub cost: crate::limit::Cost,
+    pub cost: CostSource,
+}
+
+/// Where the number of a [`RequestCost`] comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CostSource {
+    /// The usage.
+    Tokens(Cost),
+    /// An expression over it.
+    Expression(Arc<CostProgram>),
+}
+
+impl CostSource {
+    /// The whole number that is published of an answer.
+    pub fn of(&self, usage: &Usage, context: &CostContext) -> u64 {
+        match self {
+            Self::Tokens(cost) => cost.of(usage),
+            Self::Expression(program) => program.cost(usage, context) / 1_000,
+        }
+    }
 }

@@ -27,12 +27,15 @@ pub struct Documents {
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) path: PathBuf,
-    pub(super) client_keys: ClientKeys,
+    /// Without them everyone may call, so that must not happen by accident.
+    pub(super) client_keys: Presence,
+    /// Policies that limit requests: without them everyone may call as often as they like.
+    pub(super) limits: Presence,
 }
 
-/// Whether a lost text may have had ClientKeys in it: without them everyone may call, so that must not happen by accident.
+/// Whether a lost text may have had something in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ClientKeys {
+pub(super) enum Presence {
     Possible,
     Unlikely,
 }
@@ -69,7 +72,7 @@ impl Documents {
             let message = format!("cannot read {}: {error}", path.display());
             self.mark(&message);
             self.diagnostics.push(Diagnostic::general(Severity::Error, message));
-            self.lost.push(Lost { path: path.to_owned(), client_keys: ClientKeys::Possible });
+            self.lost.push(Lost::whole(path));
         }
     }
 
@@ -114,7 +117,7 @@ impl Documents {
             // Whoever writes a file in place, or runs out of disk, leaves it empty for a moment or for good.
             let empty = Diagnostic::error(&Location::new(&source, 0..0), "this file is empty: it may be half written");
             self.diagnostics.push(empty.with_help("write what belongs there, or remove the file"));
-            self.lost.push(Lost { path: PathBuf::from(name), client_keys: ClientKeys::Possible });
+            self.lost.push(Lost::whole(Path::new(name)));
             return;
         }
         let parsed = node::parse(&source);
@@ -130,12 +133,23 @@ impl Documents {
 }
 
 impl Lost {
+    /// Nothing can be told of what is there.
+    pub(super) fn whole(path: &Path) -> Self {
+        Self { path: path.to_owned(), client_keys: Presence::Possible, limits: Presence::Possible }
+    }
+
     /// Something in this text could not be told.
     pub(super) fn from_text(source: &Source) -> Self {
-        let mentions_keys = source.inner().to_ascii_lowercase().contains("clientkey");
+        let text = source.inner().to_ascii_lowercase();
+        let presence = |stems: &[&str]| match stems.iter().any(|stem| text.contains(stem)) {
+            true => Presence::Possible,
+            false => Presence::Unlikely,
+        };
         Self {
             path: PathBuf::from(source.name()),
-            client_keys: if mentions_keys { ClientKeys::Possible } else { ClientKeys::Unlikely },
+            client_keys: presence(&["clientkey"]),
+            // Plurals and slips of the end included.
+            limits: presence(&["tokenlimit", "quotapol", "io.envoy.ai_gateway"]),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use attache_gate::Access;
 use proptest::prelude::*;
 
-use super::model::{EndpointAddress, RuleId, Settings};
+use super::model::{CostSource, EndpointAddress, RuleId, Settings};
 use super::report::{Style, Verdict};
 use super::*;
 use crate::affinity::{DebugHeaders, PlacementMode, Tenancy};
@@ -159,8 +159,8 @@ fn documents_become_the_configuration_they_describe() {
     let [route] = &*config.routes else { panic!("{:?}", config.routes) };
     assert_eq!(&*route.id, "default/unified");
     assert_eq!(
-        route.costs.iter().map(|cost| (&*cost.key, cost.cost)).collect::<Vec<_>>(),
-        [("llm_input_token", Cost::Input), ("llm_total_token", Cost::Total)]
+        route.costs.iter().map(|cost| (&*cost.key, cost.cost.clone())).collect::<Vec<_>>(),
+        [("llm_input_token", CostSource::Tokens(Cost::Input)), ("llm_total_token", CostSource::Tokens(Cost::Total))]
     );
     let [chat, gold] = &*route.rules else { panic!("{:?}", route.rules) };
     assert_eq!((&*chat.models_owned_by, chat.models_created_at), ("acme", 1_716_285_600));
@@ -172,7 +172,10 @@ fn documents_become_the_configuration_they_describe() {
 
     let limits: Vec<_> =
         route.limits.iter().map(|limit| (&*limit.id, limit.amount, limit.window.longest().as_secs())).collect();
-    assert_eq!(limits, [("default/per-key/key-minute", 300, 60), ("default/per-key/tenant-day", 2_000_000, 86_400)]);
+    assert_eq!(
+        limits,
+        [("default/per-key/key-minute", 300, 60), ("default/per-key/tenant-day", 2_000_000, 25 * 3_600)]
+    );
     assert_eq!(route.limits[1].per, [Dimension::Tenant, Dimension::Model]);
     let [in_flight, requests] = &*gold.limits else { panic!("{:?}", gold.limits) };
     assert_eq!((in_flight.quantity.clone(), in_flight.amount), (Quantity::Concurrency, 8));

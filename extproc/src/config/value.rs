@@ -10,6 +10,35 @@ use super::fields::{Fields, FromNode, Log, closest, describe, quote};
 use super::model::ObjectName;
 use super::node::{Node, Value};
 
+/// Text, but not so long that it would not fit a header or a message.
+pub(super) fn text_of_at_most(node: &Node, log: &mut Log, max_bytes: usize) -> Option<Arc<str>> {
+    let text = Arc::<str>::from_node(node, log)?;
+    if text.len() <= max_bytes {
+        return Some(text);
+    }
+    log.fail(node, format!("it has {} bytes", text.len()), format!("write at most {max_bytes}"))
+}
+
+/// A text of at most this many bytes that can stand in a header as it is.
+pub(super) fn header_value(node: &Node, log: &mut Log, max_bytes: usize) -> Option<Arc<str>> {
+    let text = text_of_at_most(node, log, max_bytes)?;
+    if text.trim() == &*text && !text.chars().any(char::is_control) {
+        return Some(text);
+    }
+    log.fail(node, "it has control characters, or a space at its ends", "write it on one line, like `acme`")
+}
+
+/// The name of a label as Kubernetes takes it: `tier` or `example.com/tier`.
+pub(super) fn is_label_name(name: &str) -> bool {
+    let (prefix, name) = name.rsplit_once('/').map_or((None, name), |(prefix, name)| (Some(prefix), name));
+    let bytes = name.as_bytes();
+    prefix.is_none_or(is_dns_name)
+        && bytes.len() <= 63
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
 /// A value and where it stands, for what is checked against other objects later.
 #[derive(Debug, Clone)]
 pub(super) struct Located<T> {
@@ -118,7 +147,7 @@ pub(super) fn one_of<T: Clone>(node: &Node, log: &mut Log, choices: &[(&str, T)]
     })
 }
 
-/// A Gateway API duration (GEP-2257: `1h30m`, `500ms`), and days.
+/// A Gateway API duration (GEP-2257: `1h30m`, `500ms`), and days and weeks.
 impl FromNode for Duration {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         let help = "write a number and a unit: `500ms`, `30s`, `1m`, `1h30m`, `7d`";
@@ -128,7 +157,7 @@ impl FromNode for Duration {
     }
 }
 
-fn parse_duration(text: &str) -> Option<Duration> {
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
@@ -140,6 +169,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
             "m" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
+            "w" => 7 * 86_400_000,
             _ => return None,
         };
         let part = digits.parse::<u64>().ok()?.checked_mul(milliseconds)?;
@@ -311,6 +341,7 @@ mod tests {
         assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5_400)));
         assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
         assert_eq!(parse_duration("7d"), Some(Duration::from_secs(604_800)));
+        assert_eq!(parse_duration("1w1d"), Some(Duration::from_secs(691_200)));
         assert_eq!(parse_duration("0s"), Some(Duration::ZERO));
         for wrong in ["", "60", "s", "1.5s", "-1s", "1 s", "1y", "99999999999999999999s", "213503982334602d"] {
             assert_eq!(parse_duration(wrong), None, "{wrong}");

@@ -30,7 +30,7 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
 use crate::affinity::DebugHeaders;
-use crate::config::model::{Backend, Config, Endpoint};
+use crate::config::model::{Backend, Config, Endpoint, RequestCost};
 use crate::limit::{Decision, Reservation, Settlement, StoreError};
 use crate::route::{self, CoolDown};
 use body::BodyBuffer;
@@ -362,7 +362,8 @@ impl Exchange {
         self.note(|summary| summary.content_events = answer.content_events());
         let costs = match (&counted, self.config.route(plan.rule)) {
             (Some(counted), Some(route)) => {
-                route.costs.iter().map(|cost| (Arc::clone(&cost.key), cost.cost.of(counted.usage()))).collect()
+                let published = |cost: &RequestCost| cost.cost.of(counted.usage(), &plan.context);
+                route.costs.iter().map(|cost| (Arc::clone(&cost.key), published(cost))).collect()
             }
             _ => Costs::new(),
         };

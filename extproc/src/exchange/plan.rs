@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::Head;
 use super::event::{LocalResponse, Mutations, Routing};
 use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
-use crate::config::model::{Backend, Config, Endpoint, RuleId};
+use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
 use crate::limit::{CostContext, Estimate, EstimateInput, Learned, Priority, ReserveRequest, Subject};
 use crate::route::{self, CoolDown, Resolution};
 
@@ -29,6 +29,7 @@ pub(super) struct Plan {
     pub(super) visibility: UsageVisibility,
     pub(super) estimate: Estimate,
     pub(super) unreported: Unreported,
+    pub(super) context: Arc<CostContext>,
     pub(super) reservation: Option<Arc<ReserveRequest>>,
 }
 
@@ -56,6 +57,9 @@ pub(super) fn plan(
     let (target, backend) = route::choose(rule, config, cooldown, entropy, now)
         .and_then(|target| Some((target, config.backends.get(target.backend)?)))
         .ok_or_else(|| no_backend(dialect))?;
+    if config.limits_known(rule_id, target.backend) == LimitsKnown::NotAll {
+        return Err(limits_unknown(dialect));
+    }
     let served_model = target.model_override.as_ref().unwrap_or(model);
     let key = affinity_key(&scan, body, head, served_model, backend, entropy);
     let placement = affinity::place(key, &backend.endpoints, |endpoint| cooldown.admits(&endpoint.cluster, now));
@@ -90,7 +94,8 @@ pub(super) fn plan(
         label: &|name| head.caller.as_ref()?.label(name),
         header: &|name| head.headers.bytes(name),
     };
-    let reservation = ReserveRequest::new(route.limits.iter().chain(&rule.limits), &subject, estimate);
+    let reservation =
+        ReserveRequest::new(route.limits.iter().chain(&rule.limits).chain(&backend.limits), &subject, estimate);
     Ok(Plan {
         rule: rule_id,
         model: Arc::clone(model),
@@ -101,6 +106,7 @@ pub(super) fn plan(
         visibility,
         unreported: Unreported::new(head.operation, &scan, &estimate),
         estimate,
+        context,
         reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
     })
 }
@@ -160,6 +166,12 @@ fn model_not_found(scan: &RequestScan, dialect: Dialect) -> LocalResponse {
 fn no_backend(dialect: Dialect) -> LocalResponse {
     let message = "no backend serves this endpoint at the moment; try again later";
     LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "no_backend")
+}
+
+/// A limit that nobody can read must not be one that nobody has to keep to.
+fn limits_unknown(dialect: Dialect) -> LocalResponse {
+    let message = "the limits of this model are not known here: a policy has errors, which the operator has to mend";
+    LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "limits_unknown")
 }
 
 /// A model name as an error may quote it: a client can send megabytes of it.

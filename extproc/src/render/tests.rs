@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::model::{
-    Backend, Endpoint, EndpointAddress, ObjectName, Retries, Route, Rule, RuleMatch, Settings, Target,
+    Backend, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries, Route, Rule, RuleMatch, Settings, Target,
 };
 
 fn object(name: &str) -> ObjectName {
@@ -44,6 +44,9 @@ fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAddress>) -> 
         cluster,
         affinity: Arc::new(AffinityPolicy { mode, ..AffinityPolicy::default() }),
         retries: Retries { attempts: 2 },
+        model_class: None,
+        limits: Vec::new(),
+        limits_known: LimitsKnown::All,
     }
 }
 
@@ -54,6 +57,7 @@ fn config(backends: Vec<Backend>) -> Config {
         matches: vec![RuleMatch { model: Arc::from("llama"), headers: Vec::new() }],
         targets: targets.collect(),
         limits: Vec::new(),
+        limits_known: LimitsKnown::All,
         models_owned_by: Arc::from("attache"),
         models_created_at: 0,
         request_timeout: None,
@@ -63,7 +67,9 @@ fn config(backends: Vec<Backend>) -> Config {
         id: Arc::from("default/unified"),
         rules: vec![rule],
         limits: Vec::new(),
+        limits_known: LimitsKnown::All,
         costs: Vec::new(),
+        model_class: None,
     };
     let gate_config = GateConfig::new(Access::Open);
     Config {

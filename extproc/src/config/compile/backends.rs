@@ -7,7 +7,7 @@ use super::Stage;
 use super::reference::Index;
 use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::diagnostic::Diagnostic;
-use crate::config::model::{self, Endpoint, EndpointAddress, ObjectName, Retries};
+use crate::config::model::{self, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries};
 use crate::config::resource::{self, ServiceBackend, endpoint_id};
 
 /// The default of Envoy Gateway's `retry.numRetries`.
@@ -82,7 +82,16 @@ impl Stage for ServiceBackendStage<'_> {
     ) -> Option<model::Backend> {
         let Replicas { cluster, endpoints } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
         let affinity = Arc::new(AffinityPolicy { mode: fitting_mode(&endpoints), ..AffinityPolicy::default() });
-        Some(model::Backend { name: name.clone(), cluster, endpoints, affinity, retries: RETRIES, model_class: None })
+        Some(model::Backend {
+            name: name.clone(),
+            cluster,
+            endpoints,
+            affinity,
+            retries: RETRIES,
+            model_class: spec.model_class.clone(),
+            limits: Vec::new(),
+            limits_known: LimitsKnown::All,
+        })
     }
 
     fn accept(&mut self, name: &ObjectName, built: Option<model::Backend>) {

@@ -12,7 +12,7 @@ use super::routes::Routes;
 use crate::config::diagnostic::{Diagnostic, Location, Severity};
 use crate::config::model::{ObjectName, Route, Settings};
 use crate::config::resource::{Catalog, ClientKey, Guard, RoutePattern};
-use crate::config::source::{ClientKeys, Lost};
+use crate::config::source::{Lost, Presence};
 
 /// ClientKeys into entries of the gate.
 pub(super) struct KeyStage<'a> {
@@ -49,7 +49,7 @@ impl<'a> KeyStage<'a> {
             findings.push(error.with_help("write a ClientKey, or restart the sidecar if anyone may call from now on"));
             return (Access::Keys(Vec::new()), Guard::Guarded);
         }
-        if lost.iter().any(|lost| lost.client_keys == ClientKeys::Possible) {
+        if lost.iter().any(|lost| lost.client_keys == Presence::Possible) {
             let message = "nobody can call: no ClientKey was read, and what could not be read may have had one";
             let warning = Diagnostic::general(Severity::Warning, message);
             findings.push(warning.with_help("mend what could not be read"));

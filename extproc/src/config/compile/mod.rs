@@ -24,7 +24,7 @@ use super::source::{Documents, Lost};
 use affinity::AffinityStage;
 use backends::{BackendStage, ServiceBackendStage};
 use keys::KeyStage;
-use limits::LimitStage;
+use limits::{Limiting, QuotaStage, TokenLimitStage, TrafficStage};
 use routes::RouteStage;
 
 /// What came of the operator's documents.
@@ -64,9 +64,13 @@ pub fn compile(
     let mut stage = RouteStage::new(&service_backends);
     let routes_kept = build.run(&mut stage, &resources.routes, &previous.routes);
     let routes = stage.finish();
-    let mut stage = LimitStage::new(&routes);
+    let mut stage = TokenLimitStage::new(&routes, Limiting::default());
     let token_limits_kept = build.run(&mut stage, &resources.token_limits, &previous.token_limits);
-    let limits = stage.finish();
+    let mut stage = TrafficStage::new(&routes, stage.finish());
+    let traffic_policies_kept = build.run(&mut stage, &resources.traffic_policies, &previous.traffic_policies);
+    let mut stage = QuotaStage::new(&service_backends, &routes, stage.finish());
+    let quotas_kept = build.run(&mut stage, &resources.quotas, &previous.quotas);
+    let limiting = stage.finish();
     let mut stage = AffinityStage::new(&replicas, &service_backends, &routes);
     let cache_affinities_kept = build.run(&mut stage, &resources.cache_affinities, &previous.cache_affinities);
     let affinities = stage.finish();
@@ -75,7 +79,9 @@ pub fn compile(
     let (access, guard) = stage.finish(&resources.client_keys, &build.lost, previous.guard, &mut build.diagnostics);
 
     let rules_by_model = routes.rules_by_model(&mut build.diagnostics);
-    let routes = routes.with_limits(limits);
+    let mut routes = routes.into_list();
+    let mut backends = service_backends.with_affinities(affinities);
+    let served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
     let gate_config = keys::gate_config(&settings, access, &routes);
     let config = Config {
         generation,
@@ -83,7 +89,7 @@ pub fn compile(
         gate: Gate::new(gate_config.clone())?,
         gate_config,
         routes,
-        backends: service_backends.with_affinities(affinities),
+        backends,
         rules_by_model,
     };
     let kept = Resources {
@@ -93,7 +99,10 @@ pub fn compile(
         token_limits: token_limits_kept,
         cache_affinities: cache_affinities_kept,
         client_keys: client_keys_kept,
+        traffic_policies: traffic_policies_kept,
+        quotas: quotas_kept,
         guard,
+        served,
     };
     Ok(Outcome { config, resources: kept, diagnostics: build.into_diagnostics(), objects })
 }
@@ -109,6 +118,18 @@ trait Stage {
 
     /// Takes what became of an object; `None` where it is left out.
     fn accept(&mut self, name: &ObjectName, built: Option<Self::Built>);
+
+    /// Takes note of an object that has errors in itself, and no earlier state without.
+    fn lose(&mut self, _object: &Object<Self::Spec>) {}
+}
+
+/// What became of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It was built, or what is sound of it, now or as it last was.
+    Built,
+    /// Nothing says what it was meant to be.
+    Lost,
 }
 
 /// A compilation under way.
@@ -130,12 +151,16 @@ impl Build {
         let unseen = previous.iter().filter(|object| read.find(&object.name).is_none());
         let lost: Vec<_> = unseen.filter(|object| self.is_lost(&object.location)).collect();
         for object in read.iter().chain(lost) {
-            let (built, good) = self.settle(stage, object, previous.find(&object.name));
+            let (built, good, fate) = self.settle(stage, object, previous.find(&object.name));
             stage.accept(&object.name, built);
+            if fate == Fate::Lost {
+                stage.lose(object);
+            }
             if good.spec.is_some() {
                 kept.insert(good.clone());
             }
         }
+        read.rejected().iter().for_each(|object| stage.lose(object));
         kept
     }
 
@@ -145,7 +170,7 @@ impl Build {
         stage: &S,
         object: &'a Object<S::Spec>,
         last: Option<&'a Object<S::Spec>>,
-    ) -> (Option<S::Built>, &'a Object<S::Spec>) {
+    ) -> (Option<S::Built>, &'a Object<S::Spec>, Fate) {
         let attempt = |spec: &Option<Arc<S::Spec>>| {
             let mut findings = Vec::new();
             let built = spec.as_ref().and_then(|spec| stage.build(&object.name, spec, &mut findings));
@@ -155,16 +180,17 @@ impl Build {
         let (built, findings, is_sound) = attempt(&object.spec);
         self.diagnostics.extend(findings);
         if is_sound {
-            return (built, object);
+            return (built, object, Fate::Built);
         }
-        let Some(last) = last else { return (built, object) };
+        let fate = if object.spec.is_some() { Fate::Built } else { Fate::Lost };
+        let Some(last) = last else { return (built, object, fate) };
         let (rebuilt, _, is_sound) = attempt(&last.spec);
         if !is_sound {
-            return (built.or(rebuilt), last);
+            return (built.or(rebuilt), last, fate);
         }
         let message = format!("{} {} stays as it last was without errors", S::Spec::KIND, object.name);
         self.diagnostics.push(Diagnostic::warning(&object.location, message).with_help("mend its errors"));
-        (rebuilt, last)
+        (rebuilt, last, Fate::Built)
     }
 
     fn is_lost(&self, location: &Location) -> bool {

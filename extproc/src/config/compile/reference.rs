@@ -25,6 +25,11 @@ impl<V> Index<V> {
         self.entries.insert(name.clone(), value);
     }
 
+    /// Whether there is one of that name, left out or not.
+    pub(super) fn knows(&self, name: &ObjectName) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// What `referrer` refers to. Where there is nothing, that is reported.
     pub(super) fn resolve(
         &self,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::Stage;
 use super::backends::ServiceBackends;
-use super::limits::Attachment;
+use super::limits::Site;
 use super::reference::Index;
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::quote;
-use crate::config::model::{self, ObjectName, RuleId, Target};
-use crate::config::resource::{self, BackendRef};
+use crate::config::model::{self, LimitsKnown, ObjectName, RuleId, Target};
+use crate::config::resource::{self, BackendRef, Labels, MODEL_CLASS};
 
 /// AIGatewayRoutes into routes.
 pub(super) struct RouteStage<'a> {
@@ -19,10 +19,16 @@ pub(super) struct RouteStage<'a> {
     built: Routes,
 }
 
-/// A route and, for each of its rules, where the matches stand.
+/// A route and what policies want to know of it.
 pub(super) struct BuiltRoute {
     pub(super) route: model::Route,
+    /// For each of its rules, where the matches stand.
     match_locations: Vec<Vec<Location>>,
+    /// The names of rules that are left out.
+    pub(super) left_out: Vec<Arc<str>>,
+    /// The Gateways it hangs on; empty where it does not say.
+    pub(super) parents: Vec<ObjectName>,
+    pub(super) labels: Labels,
 }
 
 impl<'a> RouteStage<'a> {
@@ -48,6 +54,7 @@ impl Stage for RouteStage<'_> {
     fn build(&self, name: &ObjectName, spec: &resource::Route, findings: &mut Vec<Diagnostic>) -> Option<BuiltRoute> {
         let mut rules = Vec::new();
         let mut match_locations = Vec::new();
+        let mut left_out = Vec::new();
         for rule in &spec.rules {
             let targets: Vec<_> =
                 rule.backends.iter().filter_map(|backend| self.target(backend, name, findings)).collect();
@@ -55,6 +62,7 @@ impl Stage for RouteStage<'_> {
                 let message = "this rule is left out: there is none of its backends left";
                 let warning = Diagnostic::warning(&rule.location, message);
                 findings.push(warning.with_help("mend its backendRefs, or what they refer to"));
+                left_out.extend(rule.name.as_ref().map(|name| Arc::clone(&name.value)));
                 continue;
             }
             match_locations.push(rule.matches.iter().map(|found| found.location.clone()).collect());
@@ -63,6 +71,7 @@ impl Stage for RouteStage<'_> {
                 matches: rule.matches.iter().map(|found| found.value.clone()).collect(),
                 targets,
                 limits: Vec::new(),
+                limits_known: LimitsKnown::All,
                 models_owned_by: Arc::clone(&rule.models_owned_by),
                 models_created_at: rule.models_created_at,
                 request_timeout: rule.request_timeout,
@@ -74,10 +83,12 @@ impl Stage for RouteStage<'_> {
             id,
             rules,
             limits: Vec::new(),
+            limits_known: LimitsKnown::All,
             costs: spec.costs.clone(),
-            model_class: None,
+            model_class: spec.labels.get(MODEL_CLASS).cloned(),
         };
-        Some(BuiltRoute { route, match_locations })
+        let parents = spec.parents.iter().map(|parent| parent.seen_from(name)).collect();
+        Some(BuiltRoute { route, match_locations, left_out, parents, labels: spec.labels.clone() })
     }
 
     fn accept(&mut self, name: &ObjectName, built: Option<BuiltRoute>) {
@@ -101,7 +112,7 @@ impl Routes {
     pub(super) fn rules_by_model(&self, findings: &mut Vec<Diagnostic>) -> HashMap<Arc<str>, Vec<RuleId>> {
         let mut first_claims: HashMap<_, &Location> = HashMap::new();
         let mut candidates: HashMap<Arc<str>, Vec<(usize, RuleId)>> = HashMap::new();
-        for (route, BuiltRoute { route: built, match_locations }) in self.list.iter().enumerate() {
+        for (route, BuiltRoute { route: built, match_locations, .. }) in self.list.iter().enumerate() {
             for (rule, (built, locations)) in built.rules.iter().zip(match_locations).enumerate() {
                 let id = RuleId { route, rule };
                 for (found, location) in built.matches.iter().zip(locations) {
@@ -127,18 +138,28 @@ impl Routes {
         candidates.into_iter().map(|(model, candidates)| (model, in_order(candidates))).collect()
     }
 
-    pub(super) fn with_limits(self, attachments: Vec<Attachment>) -> Vec<model::Route> {
-        let mut routes: Vec<_> = self.list.into_iter().map(|built| built.route).collect();
-        for Attachment { route, rule, limit } in attachments {
-            let Some(route) = routes.get_mut(route) else { continue };
-            match rule {
-                None => route.limits.push(limit),
-                Some(rule) => {
-                    route.rules.get_mut(rule).into_iter().for_each(|rule| rule.limits.push(Arc::clone(&limit)))
-                }
-            }
-        }
-        routes
+    /// The names by which backends know the models that are served there.
+    pub(super) fn served_models(&self, site: Site) -> Vec<Arc<str>> {
+        let rules = self.list.iter().enumerate().flat_map(|(route, built)| {
+            built.route.rules.iter().enumerate().map(move |(rule, built)| (route, rule, built))
+        });
+        rules
+            .filter(|(route, rule, _)| match site {
+                Site::Route(of) => *route == of,
+                Site::Rule(of, only) => (*route, *rule) == (of, only),
+                Site::Backend(_) => true,
+            })
+            .flat_map(|(_, _, rule)| rule.targets.iter().map(move |target| (rule, target)))
+            .filter(|(_, target)| !matches!(site, Site::Backend(backend) if target.backend != backend))
+            .flat_map(|(rule, target)| match &target.model_override {
+                Some(model) => vec![Arc::clone(model)],
+                None => rule.matches.iter().map(|found| Arc::clone(&found.model)).collect(),
+            })
+            .collect()
+    }
+
+    pub(super) fn into_list(self) -> Vec<model::Route> {
+        self.list.into_iter().map(|built| built.route).collect()
     }
 }
 

@@ -7,9 +7,9 @@ use attache_gate::{KeyDigest, KeyPriority};
 
 use super::Spec;
 use crate::config::diagnostic::{Diagnostic, Location};
-use crate::config::fields::{Fields, FromNode, Log, quote};
-use crate::config::node::Node;
-use crate::config::value::{Located, Reference, is_dns_name};
+use crate::config::fields::{Fields, FromNode, Log, describe, quote};
+use crate::config::node::{Node, Value};
+use crate::config::value::{Located, Reference, header_value, is_dns_name, is_label_name, one_of};
 
 #[derive(Debug)]
 pub(in crate::config) struct ClientKey {
@@ -38,7 +38,6 @@ impl Spec for ClientKey {
 impl FromNode for ClientKey {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            fields.unsupported("labels", "no limit reads them");
             let sha256 = fields.require("sha256");
             let tenant = fields.take_with("tenant", read_tenant);
             let routes = fields.list("routes");
@@ -47,13 +46,9 @@ impl FromNode for ClientKey {
                     Diagnostic::warning(&fields.location("routes"), "this key may call nothing: it has no `routes`");
                 fields.push(warning.with_help("list routes by name, or write `routes: [\"*\"]` for all of them"));
             }
-            Some(Self {
-                sha256: sha256?,
-                tenant,
-                routes: routes?,
-                labels: BTreeMap::new(),
-                priority: KeyPriority::Normal,
-            })
+            let labels = fields.take_with("labels", read_labels).unwrap_or_default();
+            let priority = fields.take("priority").unwrap_or_default();
+            Some(Self { sha256: sha256?, tenant, routes: routes?, labels, priority })
         })
     }
 }
@@ -71,13 +66,41 @@ impl FromNode for KeyDigest {
     }
 }
 
+/// What a tenant's name or a label's value may have: a tenant goes into a header, and labels into every filter's
+/// configuration.
+const MAX_VALUE_BYTES: usize = 256;
+
 /// A tenant goes into a header, as it is.
 fn read_tenant(node: &Node, log: &mut Log) -> Option<Arc<str>> {
-    let tenant = Arc::<str>::from_node(node, log)?;
-    if tenant.trim() == &*tenant && !tenant.chars().any(char::is_control) {
-        return Some(tenant);
+    header_value(node, log, MAX_VALUE_BYTES)
+}
+
+fn read_labels(node: &Node, log: &mut Log) -> Option<BTreeMap<String, String>> {
+    const MAX_LABELS: usize = 64;
+    let Value::Mapping(entries) = &node.value else {
+        return log.fail(node, format!("expected a mapping, found {}", describe(node)), "write `tier: gold` lines");
+    };
+    if entries.len() > MAX_LABELS {
+        return log.fail(node, format!("there are {} of them", entries.len()), format!("write at most {MAX_LABELS}"));
     }
-    log.fail(node, "a tenant has no control characters and no space at its ends", "write it on one line, like `acme`")
+    let mut labels = BTreeMap::new();
+    for entry in entries {
+        if !is_label_name(&entry.key) {
+            let message = format!("{} is not a label that Kubernetes takes", quote(&entry.key));
+            let help = "use letters, digits, `-`, `_` and `.`, at most 63 of them, a letter or digit first and last";
+            log.push(Diagnostic::error(&log.at(entry.key_span.clone()), message).with_help(help));
+        }
+        if let Some(value) = header_value(&entry.value, log, MAX_VALUE_BYTES) {
+            labels.insert(entry.key.to_string(), value.to_string());
+        }
+    }
+    Some(labels)
+}
+
+impl FromNode for KeyPriority {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        one_of(node, log, &[("low", Self::Low), ("normal", Self::Normal)])
+    }
 }
 
 impl FromNode for RoutePattern {

@@ -6,7 +6,10 @@ use crate::config::fields::{closest, quote};
 pub(in crate::config) const AI_GATEWAY: &str = "aigateway.envoyproxy.io";
 /// The group of Envoy Gateway's extensions.
 pub(in crate::config) const ENVOY_GATEWAY: &str = "gateway.envoyproxy.io";
-const ATTACHE: &str = "attache.dev";
+/// The group of our own kinds.
+pub(super) const ATTACHE: &str = "attache.dev";
+/// The group of the Gateway API.
+pub(in crate::config) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 /// What is to be done with an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,9 @@ pub(super) enum Kind<'a> {
     TokenLimitPolicy,
     CacheAffinityPolicy,
     ClientKey,
+    QuotaPolicy,
+    /// BackendTrafficPolicy; ours where it counts tokens.
+    TrafficPolicy,
     /// One that this sidecar is meant to act on and does not yet.
     Unsupported {
         consequence: &'static str,
@@ -79,8 +85,9 @@ impl<'a> Kind<'a> {
             "BackendSecurityPolicy" => {
                 Self::Unsupported { consequence: "requests go upstream without its credentials" }
             }
-            "BackendTrafficPolicy" => Self::Unsupported { consequence: "its limits and retries are not applied here" },
-            "GatewayConfig" | "MCPRoute" | "QuotaPolicy" => Self::Unsupported { consequence: "it is not applied here" },
+            "BackendTrafficPolicy" => Self::TrafficPolicy,
+            "QuotaPolicy" => Self::QuotaPolicy,
+            "GatewayConfig" | "MCPRoute" => Self::Unsupported { consequence: "it is not applied here" },
             _ => Self::NotOurs,
         })
     }
@@ -96,7 +103,7 @@ impl<'a> Kind<'a> {
             return Err(Misnamed { message, help: format!("write `apiVersion: {home}/v1alpha1`") });
         }
         Ok(match group {
-            "" | "apps" | "gateway.networking.k8s.io" => Self::NotOurs,
+            "" | "apps" | GATEWAY_API => Self::NotOurs,
             _ => Self::Foreign { group },
         })
     }

@@ -7,27 +7,35 @@ mod backend;
 mod cache_affinity;
 mod client_key;
 mod kind;
+mod limit;
+mod quota;
 mod route;
 mod service_backend;
 mod token_limit;
+mod traffic;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, Location, Source};
 use super::fields::{Fields, FromNode, Log, quote};
 use super::model::ObjectName;
-use super::node::{Document, Node, Value};
+use super::node::{Document, Entry, Node, Value};
 use super::source::{Documents, Lost};
-use super::value::{DnsName, Located};
+use super::value::{DnsName, Located, header_value};
+use attache_proto::headers::COST_METADATA_NAMESPACE;
 
 pub(super) use backend::{Backend, endpoint_id};
 pub(super) use cache_affinity::{AffinityTarget, CacheAffinityPolicy};
 pub(super) use client_key::{ClientKey, RoutePattern};
 use kind::{Kind, Misnamed};
+pub(super) use limit::PriceTable;
+pub(super) use quota::{QuotaPolicy, QuotaSpec};
 pub(super) use route::{BackendRef, Route};
 pub(super) use service_backend::ServiceBackend;
-pub(super) use token_limit::{LimitSpec, LimitTarget, TokenLimitPolicy};
+pub(super) use token_limit::{Counted, LimitSpec, LimitTarget, TokenLimitPolicy};
+pub(super) use traffic::{Sharing, TrafficPolicy, TrafficRule, TrafficTarget};
 
 /// Every object of the kinds that we read. As the result of a compilation: the last good state of each.
 #[derive(Debug, Default)]
@@ -38,7 +46,17 @@ pub struct Resources {
     pub(super) token_limits: Catalog<TokenLimitPolicy>,
     pub(super) cache_affinities: Catalog<CacheAffinityPolicy>,
     pub(super) client_keys: Catalog<ClientKey>,
+    pub(super) traffic_policies: Catalog<TrafficPolicy>,
+    pub(super) quotas: Catalog<QuotaPolicy>,
     pub(super) guard: Guard,
+    pub(super) served: Served,
+}
+
+/// What was served, its limits being known: what is wrong with another object later does not take it away.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    pub(super) routes: BTreeSet<ObjectName>,
+    pub(super) backends: BTreeSet<ObjectName>,
 }
 
 /// Whether there has been a ClientKey, ever. A gate that asked for keys does not stand open because they are gone: a file may
@@ -55,6 +73,8 @@ pub(super) enum Guard {
 pub(super) struct Catalog<T> {
     objects: Vec<Object<T>>,
     by_name: HashMap<ObjectName, usize>,
+    /// Objects whose names others had before.
+    rejected: Vec<Object<T>>,
 }
 
 /// One object.
@@ -65,17 +85,24 @@ pub(super) struct Object<T> {
     pub(super) location: Location,
     /// `None` if there is an error in it.
     pub(super) spec: Option<Arc<T>>,
+    /// What can be told of one with errors.
+    pub(super) remains: Option<Arc<T>>,
 }
 
 impl<T> Default for Catalog<T> {
     fn default() -> Self {
-        Self { objects: Vec::new(), by_name: HashMap::new() }
+        Self { objects: Vec::new(), by_name: HashMap::new(), rejected: Vec::new() }
     }
 }
 
 impl<T> Clone for Object<T> {
     fn clone(&self) -> Self {
-        Self { name: self.name.clone(), location: self.location.clone(), spec: self.spec.clone() }
+        Self {
+            name: self.name.clone(),
+            location: self.location.clone(),
+            spec: self.spec.clone(),
+            remains: self.remains.clone(),
+        }
     }
 }
 
@@ -93,12 +120,29 @@ impl<T> Catalog<T> {
     pub(super) fn iter(&self) -> std::slice::Iter<'_, Object<T>> {
         self.objects.iter()
     }
+
+    /// Objects that cannot be known by their names, since others are.
+    pub(super) fn rejected(&self) -> &[Object<T>] {
+        &self.rejected
+    }
 }
 
 /// What one kind's `spec` says.
 pub(super) trait Spec: FromNode {
     const KIND: &'static str;
+
+    /// Takes what the labels of the object say.
+    #[must_use]
+    fn labelled(self, _labels: &Labels) -> Self {
+        self
+    }
 }
+
+/// The labels of an object.
+pub(super) type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Says which class of models a route or a backend serves.
+pub(super) const MODEL_CLASS: &str = "attache.dev/model-class";
 
 /// What was read.
 #[derive(Debug, Default)]
@@ -146,8 +190,12 @@ impl Reader {
         self.read.objects += 1;
         let mut log = Log::new(source);
         if self.read_kind(node, text, &mut log).is_none() {
-            // Without a kind or a name nobody knows what this was.
-            self.read.lost.push(Lost::from_text(source));
+            // Without a kind or a name nobody knows what this was; of our group, it may be anything.
+            let group = node.get("apiVersion").and_then(Node::text).and_then(|version| version.split('/').next());
+            self.read.lost.push(match group {
+                Some(kind::ATTACHE) => Lost::whole(Path::new(source.name())),
+                _ => Lost::from_text(source),
+            });
         }
         self.read.diagnostics.extend(log.into_findings());
     }
@@ -162,6 +210,15 @@ impl Reader {
             Ok(Kind::TokenLimitPolicy) => resources.token_limits.read(node, text, log),
             Ok(Kind::CacheAffinityPolicy) => resources.cache_affinities.read(node, text, log),
             Ok(Kind::ClientKey) => resources.client_keys.read(node, text, log),
+            Ok(Kind::QuotaPolicy) => resources.quotas.read(node, text, log),
+            Ok(Kind::TrafficPolicy) if traffic::counts_tokens(node) => resources.traffic_policies.read(node, text, log),
+            Ok(Kind::TrafficPolicy) => {
+                let message =
+                    format!("{} counts no tokens of {COST_METADATA_NAMESPACE}: it is not applied here", kind.value);
+                let warning = Diagnostic::warning(&kind.location, message);
+                log.push(warning.with_help("nothing is wrong if Envoy Gateway applies it; else remove it"));
+                Some(())
+            }
             Ok(Kind::Unsupported { consequence }) => {
                 let message = format!("{} is known but not supported yet: {consequence}", kind.value);
                 log.push(Diagnostic::warning(&kind.location, message).with_help("leave it for later, or remove it"));
@@ -194,13 +251,20 @@ impl<T: Spec> Catalog<T> {
             Some((metadata?, spec))
         })?;
         let sound = text == Text::Sound && !log.has_errors();
-        let Metadata { name, location } = metadata;
-        if let Some(first) = self.find(&name) {
-            let twice = Diagnostic::error(&location, format!("there are two {}s named {name}", T::KIND));
+        let Metadata { name, location, labels } = metadata;
+        let spec = spec.map(|spec| Arc::new(spec.labelled(&labels)));
+        // Of a text in which a field is there twice, nobody knows which of the two was meant.
+        let remains = spec.clone().filter(|_| !sound && text == Text::Sound);
+        let object = Object { name, location, spec: spec.filter(|_| sound), remains };
+        if let Some(first) = self.find(&object.name) {
+            let message = format!("there are two {}s named {}", T::KIND, object.name);
+            let twice = Diagnostic::error(&object.location, message);
             log.push(twice.with_help(format!("the first is at {}; rename or remove this one", first.location)));
+            let remains = object.remains.or(object.spec);
+            self.rejected.push(Object { spec: None, remains, ..object });
             return Some(());
         }
-        self.insert(Object { name, location, spec: spec.filter(|_| sound).map(Arc::new) });
+        self.insert(object);
         Some(())
     }
 }
@@ -228,25 +292,36 @@ impl FromNode for TypeMeta {
 struct Metadata {
     name: ObjectName,
     location: Location,
+    labels: Labels,
 }
 
 impl FromNode for Metadata {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             // What Kubernetes itself keeps here, as `kubectl get -o yaml` shows it.
-            fields.accept(&[
-                "labels",
-                "annotations",
-                "creationTimestamp",
-                "deletionGracePeriodSeconds",
-                "deletionTimestamp",
-            ]);
+            fields.accept(&["annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"]);
             fields.accept(&["finalizers", "generation", "managedFields", "ownerReferences", "resourceVersion", "uid"]);
             let name: Option<Located<DnsName>> = fields.require("name");
             let namespace: Option<DnsName> = fields.take("namespace");
+            let labels = fields.take_with("labels", read_labels).unwrap_or_default();
             let namespace = namespace.map_or_else(|| Arc::from("default"), |namespace| namespace.0);
             let Located { value: DnsName(name), location } = name?;
-            Some(Self { name: ObjectName { namespace, name }, location })
+            Some(Self { name: ObjectName { namespace, name }, location, labels })
         })
     }
+}
+
+/// All but one of them mean something to others alone, who will say what is wrong with them.
+fn read_labels(node: &Node, log: &mut Log) -> Option<Labels> {
+    let Value::Mapping(entries) = &node.value else { return None };
+    let mut labels = Labels::new();
+    for Entry { key, value, .. } in entries {
+        if &**key == MODEL_CLASS {
+            const MAX_BYTES: usize = 63;
+            labels.insert(Arc::clone(key), header_value(value, log, MAX_BYTES)?);
+        } else if let Some(text) = value.text() {
+            labels.insert(Arc::clone(key), Arc::clone(text));
+        }
+    }
+    Some(labels)
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use attache_proto::headers;
 
-use super::{ServiceBackend, Spec};
+use super::limit::Expression;
+use super::{Labels, ServiceBackend, Spec};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
-use crate::config::model::{RequestCost, RuleMatch};
+use crate::config::model::{CostSource, RequestCost, RuleMatch};
 use crate::config::node::Node;
 use crate::config::value::{HeaderName, Located, Reference, Timestamp, number, one_of};
 use crate::limit::Cost;
@@ -18,6 +19,9 @@ use crate::limit::Cost;
 pub(in crate::config) struct Route {
     pub(in crate::config) rules: Vec<Rule>,
     pub(in crate::config) costs: Vec<RequestCost>,
+    /// The Gateways it hangs on; empty where it does not say.
+    pub(in crate::config) parents: Vec<Reference>,
+    pub(in crate::config) labels: Labels,
 }
 
 #[derive(Debug)]
@@ -48,13 +52,18 @@ const MODELS_OWNED_BY: &str = "Envoy AI Gateway";
 
 impl Spec for Route {
     const KIND: &'static str = "AIGatewayRoute";
+
+    fn labelled(self, labels: &Labels) -> Self {
+        Self { labels: labels.clone(), ..self }
+    }
 }
 
 impl FromNode for Route {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            // Which Gateway a route hangs on is the business of whoever renders or reconciles the Gateway.
-            fields.accept(&["parentRefs"]);
+            // Which Gateway a route hangs on is the business of whoever renders or reconciles the Gateway, but for the
+            // policies that a Gateway has.
+            let parents = fields.take::<Vec<Parent>>("parentRefs").unwrap_or_default();
             fields.unsupported("filterConfig", "there is no filter of Envoy AI Gateway here");
             fields.unsupported("hostnames", "the route serves every host");
             fields.unsupported("rateLimitsFromHeaders", "use a TokenLimitPolicy");
@@ -65,11 +74,24 @@ impl FromNode for Route {
             let (rules, costs) = (rules?, costs?);
             report_duplicate_names(&rules, fields);
             report_duplicate_keys(&costs, fields);
-            let costs = costs
-                .into_iter()
-                .filter_map(|cost| Some(RequestCost { key: cost.metadata_key.value, cost: cost.cost? }))
-                .collect();
-            Some(Self { rules, costs })
+            let costs = costs.into_iter().map(|cost| RequestCost { key: cost.metadata_key.value, cost: cost.cost });
+            let parents = parents.into_iter().filter_map(|Parent(gateway)| gateway).collect();
+            Some(Self { rules, costs: costs.collect(), parents, labels: Labels::new() })
+        })
+    }
+}
+
+/// A Gateway; `None` for anything else.
+struct Parent(Option<Reference>);
+
+impl FromNode for Parent {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::peek(node, log, |fields| {
+            let kind: Option<Arc<str>> = fields.take("kind");
+            if kind.is_some_and(|kind| &*kind != "Gateway") {
+                return Some(Self(None));
+            }
+            Some(Self(Some(Reference::from_fields(fields)?)))
         })
     }
 }
@@ -216,14 +238,12 @@ fn read_request_timeout(node: &Node, log: &mut Log) -> Option<Option<Duration>> 
 
 struct LlmRequestCost {
     metadata_key: Located<Arc<str>>,
-    /// `None`: one that we cannot count yet.
-    cost: Option<Cost>,
+    cost: CostSource,
 }
 
 impl FromNode for LlmRequestCost {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            fields.accept(&["cel"]);
             let metadata_key = fields.require("metadataKey");
             let cost = fields.require_with("type", |node, log| {
                 let choices = [
@@ -237,12 +257,14 @@ impl FromNode for LlmRequestCost {
                 ];
                 one_of(node, log, &choices)
             });
-            if cost == Some(None) {
-                let message = "`CEL` is known but not supported yet: this cost is not published";
-                let warning = Diagnostic::warning(&fields.location("type"), message);
-                fields.push(warning.with_help("leave it for later, or remove it"));
-            }
-            Some(Self { metadata_key: metadata_key?, cost: cost? })
+            let cost = match cost? {
+                Some(cost) => {
+                    fields.accept(&["cel"]);
+                    CostSource::Tokens(cost)
+                }
+                None => CostSource::Expression(fields.require::<Expression>("cel")?.0),
+            };
+            Some(Self { metadata_key: metadata_key?, cost })
         })
     }
 }

@@ -1,7 +1,9 @@
 //! AIServiceBackend of Envoy AI Gateway: which API a Backend speaks.
 
-use super::Spec;
+use std::sync::Arc;
+
 use super::kind::ENVOY_GATEWAY;
+use super::{Labels, MODEL_CLASS, Spec};
 use crate::config::fields::{Fields, FromNode, Log};
 use crate::config::node::Node;
 use crate::config::value::{Reference, one_of};
@@ -10,10 +12,16 @@ use crate::config::value::{Reference, one_of};
 pub(in crate::config) struct ServiceBackend {
     /// The Backend.
     pub(in crate::config) backend: Reference,
+    /// The class of the model behind it.
+    pub(in crate::config) model_class: Option<Arc<str>>,
 }
 
 impl Spec for ServiceBackend {
     const KIND: &'static str = "AIServiceBackend";
+
+    fn labelled(self, labels: &Labels) -> Self {
+        Self { model_class: labels.get(MODEL_CLASS).cloned(), ..self }
+    }
 }
 
 impl FromNode for ServiceBackend {
@@ -26,7 +34,7 @@ impl FromNode for ServiceBackend {
             let schema: Option<OpenAi> = fields.require("schema");
             let backend = fields.require_with("backendRef", read_backend_ref);
             schema?;
-            Some(Self { backend: backend? })
+            Some(Self { backend: backend?, model_class: None })
         })
     }
 }

@@ -5,23 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kind::AI_GATEWAY;
+use super::limit::{Expression, MAX_AMOUNT, PriceTable, read_money, read_window};
 use super::{Route, Spec};
 use crate::config::diagnostic::Diagnostic;
-use crate::config::fields::{Fields, FromNode, Log, closest, quote};
-use crate::config::node::Node;
-use crate::config::value::{HeaderName, Located, Reference, number, one_of};
-use crate::limit::{Cost, Dimension, Mode, Quantity};
+use crate::config::fields::{Fields, FromNode, Log, quote};
+use crate::config::node::{Node, Value};
+use crate::config::value::{Located, Reference, number, one_of};
+use crate::limit::{Cap, Condition, Cost, Dimension, Enforcement, Mode, OnStoreError, Quantity, Window};
 
 #[derive(Debug)]
 pub(in crate::config) struct TokenLimitPolicy {
-    /// Never empty.
-    pub(in crate::config) targets: Vec<LimitTarget>,
+    /// `None`, in what remains of one with errors: nobody knows.
+    pub(in crate::config) targets: Option<Vec<LimitTarget>>,
     /// Never empty, no two of one name.
     pub(in crate::config) limits: Vec<LimitSpec>,
+    pub(in crate::config) prices: Option<PriceTable>,
 }
 
 /// A route, or one rule of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::config) struct LimitTarget {
     pub(in crate::config) route: Reference,
     pub(in crate::config) rule: Option<Located<Arc<str>>>,
@@ -32,15 +34,29 @@ pub(in crate::config) struct LimitTarget {
 pub(in crate::config) struct LimitSpec {
     pub(in crate::config) name: Located<Arc<str>>,
     pub(in crate::config) per: Vec<Dimension>,
-    pub(in crate::config) quantity: Quantity,
-    /// Never 0.
-    pub(in crate::config) amount: u64,
-    pub(in crate::config) window: Duration,
-    pub(in crate::config) mode: Mode,
+    pub(in crate::config) when: Vec<Condition>,
+    pub(in crate::config) counted: Counted,
+    pub(in crate::config) low_priority_percent: u8,
+    pub(in crate::config) enforcement: Enforcement,
+    pub(in crate::config) on_store_error: OnStoreError,
 }
 
-/// What a caller over a concurrency limit is told to wait: requests end at any moment.
-const CONCURRENCY_RESET: Duration = Duration::from_secs(1);
+/// How much of what in which time.
+#[derive(Debug)]
+pub(in crate::config) struct Counted {
+    pub(in crate::config) quantity: Quantity,
+    /// In the quantity's unit, never 0.
+    pub(in crate::config) amount: u64,
+    pub(in crate::config) window: Window,
+    pub(in crate::config) mode: Mode,
+    pub(in crate::config) cap: Cap,
+}
+
+/// For how long an idle counter of requests in flight is kept.
+const CONCURRENCY_WINDOW: Window = Window::Fixed(Duration::from_secs(1));
+
+/// The default of [`Limit::low_priority_percent`](crate::limit::Limit::low_priority_percent).
+const LOW_PRIORITY_PERCENT: u8 = 80;
 
 impl Spec for TokenLimitPolicy {
     const KIND: &'static str = "TokenLimitPolicy";
@@ -49,21 +65,37 @@ impl Spec for TokenLimitPolicy {
 impl FromNode for TokenLimitPolicy {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            fields.unsupported("priority", "all limits that match hold");
-            fields.unsupported("shadow", "its limits refuse requests");
             let targets = fields.require_list("targetRefs");
-            let limits: Option<Vec<LimitSpec>> = fields.require_list("limits");
-            let (targets, limits) = (targets?, limits?);
-            let mut seen = HashSet::new();
-            for LimitSpec { name, .. } in &limits {
-                if !seen.insert(&name.value) {
-                    let twice = format!("two limits of this policy are named {}", quote(&name.value));
-                    fields.push(Diagnostic::error(&name.location, twice).with_help("rename one of them"));
-                }
-            }
-            Some(Self { targets, limits })
+            let prices: Option<PriceTable> = fields.take("prices");
+            let shadow = fields.take("shadow");
+            let limits = fields.require_with("limits", |node, log| read_limits(node, log, prices.as_ref(), shadow));
+            Some(Self { targets, limits: limits.unwrap_or_default(), prices })
         })
     }
+}
+
+fn read_limits(
+    node: &Node,
+    log: &mut Log,
+    prices: Option<&PriceTable>,
+    shadow: Option<bool>,
+) -> Option<Vec<LimitSpec>> {
+    let Value::Sequence(items) = &node.value else {
+        return log.fail(node, "expected a list", "write the limits as `- ` lines");
+    };
+    if items.is_empty() {
+        return log.fail(node, "`limits` is empty", "list at least one");
+    }
+    let read: Vec<_> = items.iter().map(|item| LimitSpec::read(item, log, prices, shadow)).collect();
+    let limits = read.into_iter().collect::<Option<Vec<_>>>()?;
+    let mut seen = HashSet::new();
+    for LimitSpec { name, .. } in &limits {
+        if !seen.insert(Arc::clone(&name.value)) {
+            let twice = format!("two limits of this policy are named {}", quote(&name.value));
+            log.push(Diagnostic::error(&name.location, twice).with_help("rename one of them"));
+        }
+    }
+    Some(limits)
 }
 
 impl FromNode for LimitTarget {
@@ -78,53 +110,112 @@ impl FromNode for LimitTarget {
     }
 }
 
-impl FromNode for LimitSpec {
-    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+impl LimitSpec {
+    fn read(node: &Node, log: &mut Log, prices: Option<&PriceTable>, shadow: Option<bool>) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            fields.unsupported("timeZone", "windows begin by UTC");
-            fields.unsupported("cap", "`max_tokens` stays as the client sets it");
-            fields.unsupported("onStoreError", "while Redis does not answer, requests get 503");
-            fields.unsupported("priority", "all limits that match hold");
-            fields.unsupported("shadow", "the limit refuses requests");
-            fields.unsupported("when", "the limit holds for all requests of its targets");
-            let name = fields.require("name");
+            let name = fields.require_with("name", |node, log| {
+                Some(Located { value: read_name(node, log)?, location: log.location(node) })
+            });
             let per = fields.list("per");
-            let counted = if fields.has("concurrency") { read_concurrency(fields) } else { read_budget(fields) };
-            let Counted { quantity, amount, window, mode } = counted?;
-            Some(Self { name: name?, per: per?, quantity, amount, window, mode })
+            report_duplicates(fields, per.as_deref().unwrap_or_default());
+            let when = fields.list("when");
+            let low_priority_percent = fields.take_with("lowPriorityPercent", |node, log| number(node, log, 1, 100));
+            let enforcement = match fields.take("shadow").or(shadow) {
+                Some(true) => Enforcement::Shadow,
+                Some(false) | None => Enforcement::Refuse,
+            };
+            let on_store_error = fields.take("onStoreError").unwrap_or_default();
+            let counted =
+                if fields.has("concurrency") { read_concurrency(fields) } else { read_budget(fields, prices) };
+            Some(Self {
+                name: name?,
+                per: per?,
+                when: when?,
+                counted: counted?,
+                low_priority_percent: low_priority_percent.unwrap_or(LOW_PRIORITY_PERCENT),
+                enforcement,
+                on_store_error,
+            })
         })
     }
 }
 
-/// What the two forms of a limit have in common.
-struct Counted {
-    quantity: Quantity,
-    amount: u64,
-    window: Duration,
-    mode: Mode,
+/// A part of an id, which stands in paths, logs and metrics.
+fn read_name(node: &Node, log: &mut Log) -> Option<Arc<str>> {
+    const MAX_BYTES: usize = 63;
+    let name = Arc::<str>::from_node(node, log)?;
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.len() <= MAX_BYTES && name.bytes().all(is_fit) {
+        return Some(name);
+    }
+    let help = format!("use letters, digits, `-`, `_` and `.`, at most {MAX_BYTES} of them");
+    log.fail(node, format!("{} is no name of a limit", quote(&name)), help)
 }
 
-fn read_budget(fields: &mut Fields<'_>) -> Option<Counted> {
+fn report_duplicates(fields: &mut Fields<'_>, per: &[Dimension]) {
+    let mut seen = HashSet::new();
+    if !per.iter().all(|dimension| seen.insert(dimension)) {
+        fields.reject("per", "something is twice in `per`", "remove one of them");
+    }
+}
+
+fn read_budget(fields: &mut Fields<'_>, prices: Option<&PriceTable>) -> Option<Counted> {
     if !fields.has("limit") {
-        fields.accept(&["window", "cost", "mode"]);
+        fields.accept(&["window", "windowType", "timeZone", "cost", "mode", "cap"]);
         return fields.fail("a limit needs `limit` or `concurrency`", "write `limit: 1000` and `window: 1m`");
     }
-    let amount = fields.take_with("limit", read_amount);
-    let window: Option<Window> = fields.require("window");
-    let quantity = fields.take_with("cost", read_quantity).unwrap_or(Quantity::Tokens(Cost::Total));
+    let cost =
+        if fields.has("cost") { fields.take("cost") } else { Some(CostSpec::Quantity(Quantity::Tokens(Cost::Total))) };
+    let amount = match &cost {
+        Some(CostSpec::Money) => fields.take_with("limit", read_money),
+        Some(CostSpec::Quantity(quantity)) => {
+            fields.take_with("limit", |node, log| read_amount(node, log, quantity.scale()))
+        }
+        None => fields.take_with("limit", |node, log| read_amount(node, log, 1)),
+    };
+    let quantity = cost.and_then(|cost| match cost {
+        CostSpec::Quantity(quantity) => Some(quantity),
+        CostSpec::Money => money(fields, prices),
+    });
+    let window = read_window(fields);
     let mode = fields.take("mode").unwrap_or_default();
-    Some(Counted { quantity, amount: amount?, window: window?.0, mode })
+    let cap = read_cap(fields, mode);
+    if cap == Cap::Capped && quantity == Some(Quantity::Requests) {
+        fields.reject("cap", "`cap` bounds what an answer costs, and requests are counted without", "leave `cap` out");
+    }
+    Some(Counted { quantity: quantity?, amount: amount?, window: window?, mode, cap })
+}
+
+fn money(fields: &mut Fields<'_>, prices: Option<&PriceTable>) -> Option<Quantity> {
+    let Some(table) = prices else {
+        let help = "write `prices: {MODEL: {input: 2.50, output: 10.00}}` beside `limits`, for a million tokens each";
+        fields.reject("cost", "`money` needs `prices` in the policy's spec", help);
+        return None;
+    };
+    Some(Quantity::Money(Arc::clone(&table.prices)))
+}
+
+fn read_cap(fields: &mut Fields<'_>, mode: Mode) -> Cap {
+    match fields.take("cap") {
+        Some(true) if mode != Mode::Strict => {
+            let message = "`cap` keeps answers within what is held for them, and only `strict` holds enough";
+            fields.reject("cap", message, "write `mode: strict`, or leave `cap` out");
+            Cap::Capped
+        }
+        Some(true) => Cap::Capped,
+        Some(false) | None => Cap::Open,
+    }
 }
 
 fn read_concurrency(fields: &mut Fields<'_>) -> Option<Counted> {
-    for field in ["limit", "cost"] {
+    for field in ["limit", "cost", "windowType", "timeZone", "cap"] {
         if fields.has(field) {
             let message = format!("`concurrency` counts requests in flight and takes no `{field}`");
             fields.reject(field, message, "make it a limit of its own");
         }
     }
-    let amount = fields.take_with("concurrency", read_amount);
-    let window: Option<Window> = fields.take("window");
+    let amount = fields.take_with("concurrency", |node, log| read_amount(node, log, 1));
+    let window = if fields.has("window") { read_window(fields) } else { Some(CONCURRENCY_WINDOW) };
     let mode = fields.take("mode").unwrap_or_default();
     if mode == Mode::Check {
         fields.reject(
@@ -133,71 +224,38 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Counted> {
             "use `soft` or `strict`",
         );
     }
-    let window = window.map_or(CONCURRENCY_RESET, |window| window.0);
-    Some(Counted { quantity: Quantity::Concurrency, amount: amount?, window, mode })
+    Some(Counted { quantity: Quantity::Concurrency, amount: amount?, window: window?, mode, cap: Cap::Open })
 }
 
-fn read_amount(node: &Node, log: &mut Log) -> Option<u64> {
-    /// Redis scripts count in doubles, which are exact up to 2^53: this leaves a factor of nine for what is held above it.
-    const MAX: u64 = 1_000_000_000_000_000;
-    number(node, log, 1, MAX)
+/// A whole number of units, in what counters have.
+fn read_amount(node: &Node, log: &mut Log, scale: u64) -> Option<u64> {
+    number(node, log, 1, MAX_AMOUNT.checked_div(scale)?)?.checked_mul(scale)
 }
 
-fn read_quantity(node: &Node, log: &mut Log) -> Option<Quantity> {
-    let choices = [
-        ("total", Quantity::Tokens(Cost::Total)),
-        ("input", Quantity::Tokens(Cost::Input)),
-        ("output", Quantity::Tokens(Cost::Output)),
-        ("cachedInput", Quantity::Tokens(Cost::CachedInput)),
-        ("cacheCreationInput", Quantity::Tokens(Cost::CacheCreationInput)),
-        ("reasoning", Quantity::Tokens(Cost::Reasoning)),
-        ("requests", Quantity::Requests),
-    ];
-    one_of(node, log, &choices)
+/// What a limit counts; prices are the policy's.
+enum CostSpec {
+    Quantity(Quantity),
+    Money,
 }
 
-impl FromNode for Mode {
+impl FromNode for CostSpec {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
-        one_of(node, log, &[("soft", Self::Soft), ("strict", Self::Strict), ("check", Self::Check)])
-    }
-}
-
-struct Window(Duration);
-
-impl FromNode for Window {
-    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
-        /// A leap year: longer budgets are contracts, not windows.
-        const MAX: Duration = Duration::from_secs(366 * 86_400);
-        let window = Duration::from_node(node, log)?;
-        if window.is_zero() || window > MAX {
-            return log.fail(
-                node,
-                "a window is longer than nothing and at most 366 days",
-                "write one like `1m`, `1h` or `1d`",
-            );
+        if matches!(node.value, Value::Mapping(_)) {
+            return Fields::read(node, log, |fields| {
+                let Expression(program) = fields.require("cel")?;
+                Some(Self::Quantity(Quantity::Weighted(program)))
+            });
         }
-        Some(Self(window))
-    }
-}
-
-impl FromNode for Dimension {
-    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
-        const WORDS: [&str; 5] = ["key", "tenant", "model", "endpoint", "route"];
-        let text = Arc::<str>::from_node(node, log)?;
-        match &*text {
-            "key" => return Some(Self::Key),
-            "tenant" => return Some(Self::Tenant),
-            "model" => return Some(Self::Model),
-            "endpoint" | "route" => return Some(Self::Route),
-            _ => {}
-        }
-        if let Some(HeaderName(name)) = text.strip_prefix("header:").and_then(HeaderName::parse) {
-            return Some(Self::Header(name));
-        }
-        let help = match closest(&text, WORDS.into_iter()) {
-            Some(meant) => format!("did you mean `{meant}`?"),
-            None => "use `key`, `tenant`, `model`, `endpoint` or `header:NAME`".to_owned(),
-        };
-        log.fail(node, format!("{} is nothing to count by", quote(&text)), help)
+        let words = [
+            ("total", Some(Quantity::Tokens(Cost::Total))),
+            ("input", Some(Quantity::Tokens(Cost::Input))),
+            ("output", Some(Quantity::Tokens(Cost::Output))),
+            ("cachedInput", Some(Quantity::Tokens(Cost::CachedInput))),
+            ("cacheCreationInput", Some(Quantity::Tokens(Cost::CacheCreationInput))),
+            ("reasoning", Some(Quantity::Tokens(Cost::Reasoning))),
+            ("requests", Some(Quantity::Requests)),
+            ("money", None),
+        ];
+        Some(one_of(node, log, &words)?.map_or(Self::Money, Self::Quantity))
     }
 }
