@@ -1,5 +1,7 @@
 //! The whole way from text to configuration.
 
+mod limits;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use attache_gate::Access;
 use proptest::prelude::*;
 
-use super::model::{CostSource, EndpointAddress, RuleId, Settings};
+use super::model::{CostSource, EndpointAddress, LimitsKnown, RuleId, Settings};
 use super::report::{Style, Verdict};
 use super::*;
 use crate::affinity::{DebugHeaders, PlacementMode, Tenancy};

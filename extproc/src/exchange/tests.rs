@@ -532,3 +532,17 @@ fn an_answer_of_another_filter_to_a_request_we_never_saw_passes_untouched_and_is
     assert_eq!(table.answer_body("{}", End::Last), (Body::Unchanged, Costs::new()));
     assert!(table.exchange.is_over() && table.exchange.take_summary().is_none());
 }
+
+#[test]
+fn a_model_whose_limits_are_not_known_gets_503_and_the_others_are_served() {
+    let mut table = Table::set(Profile::Streamed);
+    let broken = Documents::from_text("test.yaml", &YAML.replace("limit: 300", "limit: 0"));
+    table.config =
+        Arc::new(config::compile(broken, config::model::Settings::default(), 1, None).map(|it| it.config).unwrap());
+    table.again();
+    let (status, reason, body) = refused(table.post(&chat("metered"), &[]));
+    assert_eq!((status, reason), (503, "limits_unknown"));
+    assert!(body["error"]["message"].as_str().unwrap().contains("operator"), "{body}");
+    table.again();
+    released(table.post(&chat("assistant"), &[]));
+}

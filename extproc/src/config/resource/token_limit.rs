@@ -103,9 +103,11 @@ impl FromNode for LimitTarget {
         Fields::read(node, log, |fields| {
             fields.unsupported("namespace", "a policy is attached in its own namespace");
             fields.take_with("group", |node, log| one_of(node, log, &[(AI_GATEWAY, ())]));
-            fields.require_with("kind", |node, log| one_of(node, log, &[(Route::KIND, ())]));
+            let kind = fields.require_with("kind", |node, log| one_of(node, log, &[(Route::KIND, ())]));
             let rule = fields.take("sectionName");
-            Some(Self { route: Reference::local_from_fields(fields)?, rule })
+            let route = Reference::local_from_fields(fields);
+            kind?;
+            Some(Self { route: route?, rule })
         })
     }
 }
