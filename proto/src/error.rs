@@ -144,6 +144,17 @@ impl ApiError {
         }
         .to_string()
     }
+
+    /// The last events of a stream that this error ends, in the caller's dialect: official clients raise it as they would a
+    /// response with its status.
+    pub fn events(&self, dialect: Dialect) -> String {
+        // The JSON has no line end in it: such are escaped.
+        let body = self.body(dialect);
+        match dialect {
+            Dialect::OpenAi => format!("data: {body}\n\ndata: [DONE]\n\n"),
+            Dialect::Anthropic => format!("event: error\ndata: {body}\n\n"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -195,6 +206,21 @@ mod tests {
         assert_eq!(
             error.body(Dialect::Anthropic),
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"say \"please\""}}"#
+        );
+    }
+
+    #[test]
+    fn an_error_that_ends_a_stream_is_an_event_of_one_line() {
+        let error = ApiError::new(ErrorKind::RateLimited, "over\nthe limit");
+        assert_eq!(
+            error.events(Dialect::OpenAi),
+            "data: {\"error\":{\"message\":\"over\\nthe limit\",\"type\":\"tokens\",\"param\":null,\
+             \"code\":\"rate_limit_exceeded\"}}\n\ndata: [DONE]\n\n"
+        );
+        assert_eq!(
+            error.events(Dialect::Anthropic),
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\
+             \"message\":\"over\\nthe limit\"}}\n\n"
         );
     }
 

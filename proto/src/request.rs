@@ -5,6 +5,7 @@
 //! through, and where it is part of the prompt it becomes a segment of raw JSON. Fields are found at the top level only.
 //! Where a key other than `model` is there twice, the last one counts, as it does for the servers behind us.
 
+mod bounds;
 mod prompt;
 
 use std::borrow::Cow;
@@ -13,6 +14,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use self::bounds::BoundName;
+pub use self::bounds::{OutputBounds, TooManyBounds};
 use self::prompt::PromptField;
 use crate::json::{JsonError, Scanner, StringSpan, ValueKind, unescape};
 use crate::operation::Operation;
@@ -33,10 +36,11 @@ pub fn scan(operation: Operation, body: &[u8]) -> Result<RequestScan, ScanError>
         scanner.finish()?;
         return Err(ScanError::NotAnObject);
     }
-    let fields = Fields::scan(&mut scanner, operation)?;
+    let mut fields = Fields::scan(&mut scanner, operation)?;
     // The scanner is right behind the closing brace.
     let closing_brace = scanner.offset().saturating_sub(1);
     scanner.finish()?;
+    fields.bounds.finish(operation, closing_brace);
     fields.into_scan(body, closing_brace)
 }
 
@@ -53,8 +57,13 @@ pub struct RequestScan {
     pub include_usage: IncludeUsage,
     /// The largest of `max_tokens`, `max_completion_tokens` that is present, in tokens.
     pub max_tokens: Option<u64>,
-    /// `n`, the number of choices: at least 1, which it is where it is absent, and at most 16,384.
+    /// Where the body bounds the length of its answer.
+    pub bounds: OutputBounds,
+    /// `n`, the number of choices, or `best_of` where that is larger: at least 1, which it is where it is absent, and at most
+    /// 16,384.
     pub choices: u64,
+    /// How many prompts there are: each has choices of its own. More than 1 for legacy completions alone.
+    pub prompts: u64,
     /// The prompt, piece by piece, in the order of the document; but a message's role comes before what else is in it.
     pub segments: Vec<Segment>,
 }
@@ -274,9 +283,10 @@ struct Fields {
     model: Option<StringSpan>,
     stream: bool,
     stream_options: Option<IncludeUsage>,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
+    bounds: OutputBounds,
     choices: Option<u64>,
+    /// `best_of`: so many are generated, and the best of them are the choices.
+    candidates: Option<u64>,
     /// The segments of each field that is part of the prompt.
     prompt: BTreeMap<PromptField, Vec<Segment>>,
 }
@@ -291,9 +301,11 @@ impl Fields {
                 b"model" => fields.read_model(scanner)?,
                 b"stream" => fields.stream = body.get(scanner.skip()?) == Some(b"true"),
                 b"stream_options" => fields.stream_options = Some(IncludeUsage::scan(scanner)?),
-                b"max_tokens" => fields.max_tokens = read_u64(scanner)?,
-                b"max_completion_tokens" => fields.max_completion_tokens = read_u64(scanner)?,
-                b"n" => fields.choices = read_u64(scanner)?,
+                b"max_tokens" => fields.read_bound(BoundName::MaxTokens, scanner)?,
+                b"max_completion_tokens" => fields.read_bound(BoundName::MaxCompletionTokens, scanner)?,
+                b"n_predict" => fields.read_bound(BoundName::NPredict, scanner)?,
+                b"n" => fields.choices = read_u64(scanner)?.1,
+                b"best_of" => fields.candidates = read_u64(scanner)?.1,
                 name => match PromptField::of(operation, name) {
                     Some(field) => {
                         fields.prompt.insert(field, field.segments(scanner)?);
@@ -305,6 +317,12 @@ impl Fields {
             }
         }
         Ok(fields)
+    }
+
+    fn read_bound(&mut self, name: BoundName, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
+        let (span, tokens) = read_u64(scanner)?;
+        self.bounds.add(name, span, tokens);
+        Ok(())
     }
 
     fn read_model(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
@@ -325,6 +343,11 @@ impl Fields {
         if model.is_empty() {
             return Err(ScanError::ModelNotAString);
         }
+        let prompts = match self.prompt.get(&PromptField::Input) {
+            // The input of an embedding has no choices; a chat has no such field.
+            Some(segments) => segments.len().max(1) as u64,
+            None => 1,
+        };
         let mut prompt: Vec<_> = self.prompt.into_values().filter(|segments| !segments.is_empty()).collect();
         prompt.sort_by_key(|segments| segments.first().map(|segment| segment.span.start));
         Ok(RequestScan {
@@ -332,22 +355,24 @@ impl Fields {
             model_span,
             stream: self.stream,
             include_usage: self.stream_options.unwrap_or(IncludeUsage::Absent { insert_at: closing_brace }),
-            max_tokens: self.max_tokens.max(self.max_completion_tokens),
-            choices: self.choices.unwrap_or(1).clamp(1, MAX_CHOICES),
+            max_tokens: self.bounds.largest(),
+            bounds: self.bounds,
+            choices: self.choices.max(self.candidates).unwrap_or(1).clamp(1, MAX_CHOICES),
+            prompts,
             segments: prompt.concat(),
         })
     }
 }
 
-/// A whole number that fits; anything else is `None`.
-fn read_u64(scanner: &mut Scanner<'_>) -> Result<Option<u64>, JsonError> {
+/// The span of a value, and the value if it is a whole number that fits.
+fn read_u64(scanner: &mut Scanner<'_>) -> Result<(Range<usize>, Option<u64>), JsonError> {
     let kind = scanner.peek()?;
     let span = scanner.skip()?;
-    if kind != ValueKind::Number {
-        return Ok(None);
-    }
-    let digits = scanner.bytes().get(span);
-    Ok(digits.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()))
+    let digits = match kind {
+        ValueKind::Number => scanner.bytes().get(span.clone()),
+        _ => None,
+    };
+    Ok((span, digits.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok())))
 }
 
 #[cfg(test)]

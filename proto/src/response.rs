@@ -61,6 +61,14 @@ pub enum Output {
     Unchanged,
     /// These bytes; there may be none.
     Replaced(Bytes),
+    /// What goes on before an event that is withheld, as it would be more output than was allowed; there may be none. Once
+    /// more is allowed, `rest` is to be fed; if no more is, the stream is to end here.
+    Withheld {
+        /// What goes on.
+        passed: Bytes,
+        /// What of the chunk comes after the event.
+        rest: Bytes,
+    },
 }
 
 /// What was found in an answer.
@@ -71,6 +79,9 @@ pub struct Counted {
     /// How many events carried content (or reasoning, a refusal, tool calls): where no usage came, a floor for the output
     /// in tokens.
     pub content_events: u64,
+    /// The tokens of output that went on: by the usage, where events report it as they come; else one for each event with
+    /// content, or more where one obviously carries more.
+    pub output_tokens: u64,
     /// How many events there were, `[DONE]` included.
     pub events: u64,
     /// Whether the stream said `[DONE]`.
@@ -92,7 +103,7 @@ pub struct ResponseScanner {
 #[derive(Debug, Clone)]
 enum Body {
     Json(Document),
-    EventStream(Stream),
+    EventStream(Box<Stream>),
 }
 
 impl ResponseScanner {
@@ -101,9 +112,20 @@ impl ResponseScanner {
         let document = Document::new(operation);
         let body = match format {
             BodyFormat::Json => Body::Json(document),
-            BodyFormat::EventStream => Body::EventStream(Stream::new(document, visibility)),
+            BodyFormat::EventStream => Body::EventStream(Box::new(Stream::new(document, visibility))),
         };
         Self { body, counted: Counted::default() }
+    }
+
+    /// Lets no more than so many tokens of output go on. To be called before the first chunk, and again when more may.
+    ///
+    /// An event that is cut is then held back until it is complete, if it is not longer than 16 KiB: a longer one goes on, and
+    /// the next one is withheld. The body of an answer that is no stream of events goes on whatever its length.
+    pub fn allow(&mut self, output_tokens: u64) {
+        match &mut self.body {
+            Body::Json(_) => {}
+            Body::EventStream(stream) => stream.allow(output_tokens),
+        }
     }
 
     /// Reads the next chunk of the body, after its content coding was undone, and says what the client gets in its place.

@@ -303,6 +303,63 @@ fn a_body_of_tiny_pieces_takes_a_bounded_number_of_segments_and_loses_no_byte() 
     assert_eq!((last.span.end, last.form), (body.len() - "]}]}".len(), SegmentForm::Raw));
 }
 
+/// The body with each choice bounded by `tokens`.
+fn lowered(operation: Operation, body: &str, tokens: u64) -> String {
+    let edits = scan(operation, body.as_bytes()).unwrap().bounds.lowered_to(tokens).unwrap();
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    String::from_utf8(Splice::new(edits, body.len()).unwrap().apply(&body).to_vec()).unwrap()
+}
+
+#[test]
+fn a_body_is_bounded_by_all_fields_that_a_server_may_look_at_and_never_by_more_than_before() {
+    for (body, bounded) in [
+        (r#"{"model":"m"}"#, r#"{"model":"m","max_tokens":64}"#),
+        (r#"{"max_tokens":65,"model":"m"}"#, r#"{"max_tokens":64,"model":"m"}"#),
+        (r#"{"max_tokens": 64 ,"model":"m"}"#, r#"{"max_tokens": 64 ,"model":"m"}"#),
+        (r#"{"max_completion_tokens":100,"model":"m"}"#, r#"{"max_completion_tokens":64,"model":"m"}"#),
+        (r#"{"model":"m","max_tokens":5,"max_tokens":100}"#, r#"{"model":"m","max_tokens":5,"max_tokens":64}"#),
+        (r#"{"model":"m","max_tokens":100,"max_tokens":5}"#, r#"{"model":"m","max_tokens":64,"max_tokens":5}"#),
+        (
+            r#"{"model":"m","max_tokens":7,"max_completion_tokens":null}"#,
+            r#"{"model":"m","max_tokens":7,"max_completion_tokens":64}"#,
+        ),
+        (r#"{"model":"m","max_tokens":-1}"#, r#"{"model":"m","max_tokens":64}"#),
+        (r#"{"model":"m","max_tokens":1e9}"#, r#"{"model":"m","max_tokens":64}"#),
+        (r#"{"model":"m","max_tokens":"900"}"#, r#"{"model":"m","max_tokens":64}"#),
+        (r#"{"model":"m","max_tokens":99999999999999999999}"#, r#"{"model":"m","max_tokens":64}"#),
+        (r#"{"model":"m","max\u005ftokens":900}"#, r#"{"model":"m","max\u005ftokens":64}"#),
+        (r#"{"model":"m","n_predict":900}"#, r#"{"model":"m","n_predict":64,"max_tokens":64}"#),
+    ] {
+        assert_eq!(lowered(Operation::ChatCompletions, body, 64), bounded);
+    }
+    let completion = r#"{"model":"m","max_completion_tokens":100}"#;
+    let bounded = r#"{"model":"m","max_completion_tokens":64,"max_tokens":64}"#;
+    assert_eq!(lowered(Operation::Completions, completion, 64), bounded);
+    assert_eq!(lowered(Operation::Embeddings, r#"{"model":"m"}"#, 64), r#"{"model":"m"}"#);
+}
+
+#[test]
+fn a_body_that_bounds_itself_without_end_cannot_be_bounded() {
+    let body = |fields: usize| format!(r#"{{"model":"m"{}}}"#, r#","max_tokens":900"#.repeat(fields));
+    assert_eq!(lowered(Operation::ChatCompletions, &body(16), 64), body(16).replace("900", "64"));
+    let scan = chat(&body(100_000)).unwrap();
+    assert_eq!(scan.bounds.lowered_to(64), Err(TooManyBounds));
+    assert_eq!(scan.max_tokens, Some(900));
+}
+
+#[test]
+fn a_legacy_completion_has_choices_for_each_of_its_prompts() {
+    let answers = |body: &str| {
+        let scan = scan(Operation::Completions, body.as_bytes()).unwrap();
+        scan.prompts * scan.choices
+    };
+    assert_eq!(answers(r#"{"model":"m"}"#), 1);
+    assert_eq!(answers(r#"{"model":"m","prompt":"x","n":3}"#), 3);
+    assert_eq!(answers(r#"{"model":"m","prompt":["x","y"],"n":3}"#), 6);
+    assert_eq!(answers(r#"{"model":"m","prompt":[1,2,3]}"#), 1);
+    assert_eq!(answers(r#"{"model":"m","prompt":[[1,2],[3]],"best_of":4,"n":2}"#), 8);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -346,6 +403,21 @@ proptest! {
         // Numbers go through text once more, so both sides must.
         let expected: Value = serde_json::from_str(&Value::Object(fields).to_string()).unwrap();
         prop_assert_eq!(spliced, expected);
+    }
+
+    #[test]
+    fn bounding_then_parsing_equals_parsing_then_bounding(
+        fields in request(), tokens in 1u64..1000, pretty in any::<bool>(),
+    ) {
+        let value = Value::Object(fields.clone());
+        let body = if pretty { serde_json::to_string_pretty(&value).unwrap() } else { value.to_string() };
+        let bounded: Value = serde_json::from_str(&lowered(Operation::ChatCompletions, &body, tokens)).unwrap();
+
+        let mut fields = fields;
+        let bound = fields.entry("max_tokens").or_insert(Value::Null);
+        *bound = Value::from(bound.as_u64().map_or(tokens, |bound| bound.min(tokens)));
+        let expected: Value = serde_json::from_str(&Value::Object(fields).to_string()).unwrap();
+        prop_assert_eq!(bounded, expected);
     }
 
     #[test]

@@ -13,9 +13,9 @@ use crate::usage::Usage;
 /// How many bytes of a key or value are kept. Usage objects have some 100 to 500; a longer value is no usage and no model.
 const MAX_KEPT_BYTES: usize = 4096;
 
-/// The members of a choice's `delta` that are output.
-const DELTA_CONTENT: [&[u8]; 7] =
-    [b"content", b"reasoning_content", b"reasoning", b"refusal", b"tool_calls", b"function_call", b"audio"];
+/// The members of a choice's `delta` that are output, besides `audio`.
+const DELTA_CONTENT: [&[u8]; 6] =
+    [b"content", b"reasoning_content", b"reasoning", b"refusal", b"tool_calls", b"function_call"];
 
 /// A JSON object that is being read: an answer, or one event of it.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub(super) struct Document {
     in_delta: bool,
     /// The byte which, if it comes next, says that the content just begun is empty.
     empty_if: Option<u8>,
+    /// What the content that is being read is, and the depth at which it ends.
+    reading: Option<(Weight, usize)>,
     /// The first `model`: all events of a stream name the same, so it outlives a restart.
     model: Option<String>,
     found: Found,
@@ -46,6 +48,34 @@ pub(super) struct Found {
     pub(super) choices: Choices,
     /// Whether a choice has content.
     pub(super) content: Content,
+    /// How long the content is that is text, in bytes.
+    text_bytes: u64,
+    /// What of that escapes have too much.
+    escaped_bytes: u64,
+    /// How long the content is that is JSON.
+    json_bytes: u64,
+}
+
+/// Content of at most so many bytes is taken for one token, as most servers send one with each event. Of the words in common
+/// vocabularies hardly any is longer.
+const ONE_TOKEN_TEXT_BYTES: u64 = 16;
+
+/// The same for tool calls, which come with their names and ids.
+const ONE_TOKEN_JSON_BYTES: u64 = 256;
+
+/// Of what is obviously more than one token.
+const BYTES_PER_TOKEN: u64 = 4;
+
+impl Found {
+    /// How many tokens of output an event has that says this, as far as that can be seen.
+    pub(super) fn tokens(&self) -> u64 {
+        if self.choices != Choices::Some || self.content != Content::Present {
+            return 0;
+        }
+        let tokens = |bytes: u64, one: u64| if bytes > one { bytes.div_ceil(BYTES_PER_TOKEN) } else { 0 };
+        let text_bytes = self.text_bytes.saturating_sub(self.escaped_bytes);
+        tokens(text_bytes, ONE_TOKEN_TEXT_BYTES).saturating_add(tokens(self.json_bytes, ONE_TOKEN_JSON_BYTES)).max(1)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -104,6 +134,16 @@ enum Member {
     Choices,
     Delta,
     Content,
+    Audio,
+}
+
+/// How the length of a content speaks of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Text,
+    Json,
+    /// Not at all: sound in base64.
+    None,
 }
 
 /// What the buffer is for.
@@ -127,6 +167,7 @@ impl Document {
             in_choices: false,
             in_delta: false,
             empty_if: None,
+            reading: None,
             model: None,
             found: Found::default(),
         }
@@ -145,6 +186,7 @@ impl Document {
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some((&byte, tail)) = rest.split_first() {
+            let (reading, before, is_escape) = (self.reading, rest.len(), matches!(self.state, State::Escape(_)));
             rest = match self.state {
                 State::Broken => return,
                 State::String(role) => {
@@ -179,6 +221,16 @@ impl Document {
                     tail
                 }
             };
+            let read = (before - rest.len()) as u64;
+            match reading {
+                Some((Weight::Text, _)) => {
+                    self.found.text_bytes += read;
+                    // `\u4f60` stands for three bytes.
+                    self.found.escaped_bytes += if is_escape && byte == b'u' { 3 } else { 0 };
+                }
+                Some((Weight::Json, _)) => self.found.json_bytes += read,
+                Some((Weight::None, _)) | None => {}
+            }
         }
     }
 
@@ -254,10 +306,11 @@ impl Document {
             }
             (Some(Member::Choices), _) => self.found.choices = Choices::Absent,
             (Some(Member::Delta), b'{') => self.in_delta = true,
-            (Some(Member::Content), b'"') => self.empty_if = Some(b'"'),
-            (Some(Member::Content), b'[') => self.empty_if = Some(b']'),
-            (Some(Member::Content), b'{') => self.empty_if = Some(b'}'),
-            (Some(Member::Model | Member::Delta | Member::Content), _) => {}
+            (Some(Member::Content), b'"') => self.begin_content(b'"', Weight::Text),
+            (Some(Member::Content), b'[') => self.begin_content(b']', Weight::Json),
+            (Some(Member::Content), b'{') => self.begin_content(b'}', Weight::Json),
+            (Some(Member::Audio), b'{') => self.begin_content(b'}', Weight::None),
+            (Some(Member::Model | Member::Delta | Member::Content | Member::Audio), _) => {}
         }
         match byte {
             b'{' => self.open(Container::Object),
@@ -272,6 +325,11 @@ impl Document {
             }
             _ => self.state = State::Broken,
         }
+    }
+
+    fn begin_content(&mut self, empty_if: u8, weight: Weight) {
+        self.empty_if = Some(empty_if);
+        self.reading = Some((weight, self.nesting.depth()));
     }
 
     fn open(&mut self, container: Container) {
@@ -323,6 +381,9 @@ impl Document {
     /// A value has ended; what was kept of it is read if it is a whole member of the root.
     fn end_value(&mut self) {
         self.state = State::CommaOrClose;
+        if self.reading.is_some_and(|(_, depth)| depth == self.nesting.depth()) {
+            self.reading = None;
+        }
         if self.kept == Kept::Nothing || self.nesting.depth() != 1 {
             return;
         }
@@ -358,6 +419,7 @@ impl Document {
             (1, _, b"choices") => Some(Member::Choices),
             (3, Operation::ChatCompletions, b"delta") => Some(Member::Delta),
             (3, Operation::Completions, b"text") => Some(Member::Content),
+            (4, _, b"audio") => Some(Member::Audio),
             (4, _, key) if DELTA_CONTENT.contains(&key) => Some(Member::Content),
             _ => None,
         }

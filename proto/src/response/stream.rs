@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use super::document::{Choices, Content, Document, Found, UsageObject};
+use super::document::{Choices, Document, Found, UsageObject};
 use super::{Counted, EndOfStream, Output, UsageVisibility};
 use crate::sse::{EventScanner, Piece};
 
@@ -16,6 +16,10 @@ const MAX_HELD_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
     visibility: UsageVisibility,
+    /// How much output may go on, in tokens; `None` is all of it.
+    allowance: Option<u64>,
+    /// The event that is withheld: it would be more than that. Its bytes are held.
+    withheld: Option<Read>,
     scanner: EventScanner,
     document: Document,
     data: DataHead,
@@ -24,6 +28,15 @@ pub(super) struct Stream {
     held: BytesMut,
     /// A CR ended an event that was taken out, and the LF that may follow belongs to it.
     removed_carriage_return: bool,
+}
+
+/// What an event said.
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    found: Found,
+    is_complete: bool,
+    is_done: bool,
+    is_blank: bool,
 }
 
 /// What has become of the event that is being read.
@@ -41,6 +54,8 @@ impl Stream {
     pub(super) fn new(document: Document, visibility: UsageVisibility) -> Self {
         Self {
             visibility,
+            allowance: None,
+            withheld: None,
             scanner: EventScanner::new(),
             document,
             data: DataHead::default(),
@@ -50,8 +65,20 @@ impl Stream {
         }
     }
 
+    pub(super) fn allow(&mut self, output_tokens: u64) {
+        self.allowance = Some(output_tokens);
+    }
+
     pub(super) fn feed(&mut self, chunk: &Bytes, end: EndOfStream, counted: &mut Counted) -> Output {
-        let mut outlet = Outlet { chunk, before: Bytes::new(), removed: Vec::new() };
+        let mut outlet = Outlet { chunk, before: BytesMut::new(), removed: Vec::new() };
+        if let Some(read) = self.withheld {
+            if self.is_too_much(&read, counted) {
+                return outlet.into_withheld(0, 0);
+            }
+            self.withheld = None;
+            read.count(counted);
+            self.let_go(&mut outlet);
+        }
         if !chunk.is_empty() && std::mem::take(&mut self.removed_carriage_return) && chunk.starts_with(b"\n") {
             outlet.removed.push(0..1);
         }
@@ -66,9 +93,15 @@ impl Stream {
                 }
                 Piece::Discard => self.let_go(&mut outlet),
                 Piece::Dispatch => {
-                    let is_usage = self.dispatch(counted);
+                    let read = self.read();
+                    if let Event::Here(begin) = self.event
+                        && self.is_too_much(&read, counted)
+                    {
+                        return self.withhold(read, outlet, begin, at);
+                    }
+                    read.count(counted);
                     match self.event {
-                        Event::Here(begin) if is_usage && self.may_remove(chunk, begin, at) => {
+                        Event::Here(begin) if read.is_usage() && self.may_remove(chunk, begin, at) => {
                             self.held.clear();
                             outlet.removed.push(begin..at);
                             self.removed_carriage_return = at == chunk.len() && chunk.ends_with(b"\r");
@@ -79,10 +112,17 @@ impl Stream {
                 }
             }
         }
-        let kept_to = self.end_chunk(&mut outlet, end);
-        if end == EndOfStream::End {
-            self.end_stream(counted);
+        if end == EndOfStream::End && self.is_within_data() {
+            // The standard drops an event that breaks off, but its tokens were spent, and not every client drops it.
+            let read = self.read();
+            if let Event::Here(begin) = self.event
+                && self.is_too_much(&read, counted)
+            {
+                return self.withhold(read, outlet, begin, chunk.len());
+            }
+            read.count_broken_off(counted);
         }
+        let kept_to = self.end_chunk(&mut outlet, end);
         outlet.into_output(kept_to)
     }
 
@@ -90,21 +130,29 @@ impl Stream {
         self.document.model()
     }
 
-    /// An event is complete, or one that breaks off is as complete as it gets. Whether it is the one that carries the usage
-    /// and nothing else.
-    fn dispatch(&mut self, counted: &mut Counted) -> bool {
+    /// An event is complete, or one that breaks off is as complete as it gets.
+    fn read(&mut self) -> Read {
         let is_complete = self.document.is_complete();
         let found = self.document.restart();
         let data = std::mem::take(&mut self.data);
-        counted.events += 1;
-        if data.is_done() {
-            counted.done = true;
-            return false;
-        }
-        counted.malformed |= !is_complete && !data.is_blank();
-        let is_usage = is_complete && found.choices == Choices::Empty && found.usage_object == UsageObject::Present;
-        counted.add(found);
-        is_usage
+        Read { found, is_complete, is_done: data.is_done(), is_blank: data.is_blank() }
+    }
+
+    /// Whether the event would be more output than may go on.
+    fn is_too_much(&self, read: &Read, counted: &Counted) -> bool {
+        read.found.tokens() > 0 && self.allowance.is_some_and(|allowance| counted.output_after(&read.found) > allowance)
+    }
+
+    /// Holds the event's bytes, which end at `end`, and stops behind it.
+    fn withhold(&mut self, read: Read, outlet: Outlet<'_>, begin: usize, end: usize) -> Output {
+        self.held.extend_from_slice(outlet.chunk.get(begin..end).unwrap_or_default());
+        self.event = Event::Here(0);
+        self.withheld = Some(read);
+        outlet.into_withheld(begin, end)
+    }
+
+    fn is_within_data(&self) -> bool {
+        self.scanner.is_within_event() && !self.data.is_blank()
     }
 
     /// Whether the event whose bytes in this chunk lie between `begin` and `end` is short enough to be taken out wherever
@@ -120,7 +168,7 @@ impl Stream {
     fn let_go(&mut self, outlet: &mut Outlet<'_>) {
         self.event = Event::None;
         if !self.held.is_empty() {
-            outlet.before = self.held.split().freeze();
+            outlet.before.extend_from_slice(&self.held.split());
         }
     }
 
@@ -132,7 +180,8 @@ impl Stream {
         };
         let cut = outlet.chunk.get(begin..).unwrap_or_default();
         let is_short = self.held.len() + cut.len() <= MAX_HELD_BYTES;
-        if self.visibility == UsageVisibility::Remove && end == EndOfStream::More && is_short {
+        let is_open = self.visibility == UsageVisibility::Remove || self.allowance.is_some();
+        if is_open && end == EndOfStream::More && is_short {
             self.held.extend_from_slice(cut);
             self.event = Event::Here(0);
             return begin;
@@ -141,26 +190,49 @@ impl Stream {
         self.event = Event::Gone;
         whole
     }
+}
 
-    /// The standard drops an event that breaks off, but its tokens were spent.
-    fn end_stream(&mut self, counted: &mut Counted) {
-        if !self.scanner.is_within_event() || self.data.is_blank() {
+impl Read {
+    /// Whether it is the event that carries the usage and nothing else.
+    fn is_usage(&self) -> bool {
+        self.is_complete && self.found.choices == Choices::Empty && self.found.usage_object == UsageObject::Present
+    }
+
+    fn count_broken_off(self, counted: &mut Counted) {
+        if self.is_complete || self.is_done {
+            return self.count(counted);
+        }
+        counted.malformed = true;
+        counted.usage = self.found.usage.or(counted.usage);
+    }
+
+    fn count(self, counted: &mut Counted) {
+        counted.events += 1;
+        if self.is_done {
+            counted.done = true;
             return;
         }
-        if self.document.is_complete() || self.data.is_done() {
-            self.dispatch(counted);
-        } else {
-            counted.malformed = true;
-            counted.usage = self.document.usage().or(counted.usage);
-        }
+        counted.malformed |= !self.is_complete && !self.is_blank;
+        counted.add(&self.found);
     }
 }
 
 impl Counted {
-    fn add(&mut self, found: Found) {
+    fn add(&mut self, found: &Found) {
+        self.output_tokens = self.output_after(found);
         self.usage = found.usage.or(self.usage);
-        if found.choices == Choices::Some && found.content == Content::Present {
+        if found.tokens() > 0 {
             self.content_events += 1;
+        }
+    }
+
+    /// How many tokens of output there will be with an event that says this.
+    fn output_after(&self, found: &Found) -> u64 {
+        let events = self.content_events + u64::from(found.tokens() > 0);
+        match found.usage {
+            // Some servers report zeros until the end.
+            Some(usage) => usage.output.max(events),
+            None => self.output_tokens.saturating_add(found.tokens()),
         }
     }
 }
@@ -193,19 +265,29 @@ impl DataHead {
 struct Outlet<'a> {
     chunk: &'a Bytes,
     /// What was held back and goes on before it.
-    before: Bytes,
+    before: BytesMut,
     /// The parts of the chunk that are taken out, in order.
     removed: Vec<Range<usize>>,
 }
 
 impl Outlet<'_> {
+    /// What goes on if the chunk does up to `end` and the event that reaches from there to `rest` is withheld.
+    fn into_withheld(self, end: usize, rest: usize) -> Output {
+        let rest = self.chunk.slice(rest.min(self.chunk.len())..);
+        let passed = match self.into_output(end) {
+            Output::Replaced(passed) => passed,
+            Output::Unchanged | Output::Withheld { .. } => Bytes::new(),
+        };
+        Output::Withheld { passed, rest }
+    }
+
     /// Puts together what goes on, if the chunk does up to `end`.
     fn into_output(self, end: usize) -> Output {
         if self.before.is_empty() && self.removed.is_empty() {
             return if end == self.chunk.len() { Output::Unchanged } else { Output::Replaced(self.chunk.slice(..end)) };
         }
-        let mut bytes = BytesMut::with_capacity(self.before.len() + end);
-        bytes.extend_from_slice(&self.before);
+        let mut bytes = self.before;
+        bytes.reserve(end);
         let mut kept = 0;
         for removed in &self.removed {
             bytes.extend_from_slice(self.chunk.get(kept..removed.start).unwrap_or_default());
