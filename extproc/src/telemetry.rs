@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::exchange::{AdmissionOutcome, Counted, Outcome, Summary};
+use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
 use crate::limit::LedgerStats;
 
 /// Buckets for tokens: powers of 4, as OpenTelemetry recommends for `gen_ai.client.token.usage`.
@@ -59,6 +59,7 @@ pub struct Telemetry {
     requests: Family<OutcomeLabels, Counter>,
     held: Histogram,
     admissions: Family<AdmissionLabels, Counter>,
+    limits: LimitMetrics,
     placements: Family<PlacementLabels, Counter>,
     estimated: Counter,
     cancelled: Counter,
@@ -68,6 +69,14 @@ pub struct Telemetry {
     config_reloads: Counter,
     store: StoreMetrics,
     endpoints_cooling: Gauge,
+}
+
+/// What single limits do.
+#[derive(Default)]
+struct LimitMetrics {
+    refusals: Family<LimitLabels, Counter>,
+    shadow_refusals: Family<LimitLabels, Counter>,
+    overdraft_tokens: Family<LimitLabels, Counter>,
 }
 
 /// What the ledger counts itself and is asked for when the page is read.
@@ -114,6 +123,11 @@ struct AdmissionLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabels {
+    limit: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PlacementLabels {
     cluster: Arc<str>,
     reason: &'static str,
@@ -132,6 +146,7 @@ impl Default for Telemetry {
             requests: Family::default(),
             held: Histogram::new(HELD_BUCKETS),
             admissions: Family::default(),
+            limits: LimitMetrics::default(),
             placements: Family::default(),
             estimated: Counter::default(),
             cancelled: Counter::default(),
@@ -180,6 +195,17 @@ impl Telemetry {
             self.held.clone(),
         );
         attache.register("limit_decisions", "What the ledger said", self.admissions.clone());
+        attache.register("limit_refusals", "Requests that a limit refused", self.limits.refusals.clone());
+        attache.register(
+            "limit_shadow_refusals",
+            "Requests that a limit in shadow would have refused",
+            self.limits.shadow_refusals.clone(),
+        );
+        attache.register(
+            "limit_overdraft_tokens",
+            "Tokens used beyond what had been held for them: what a limit may be exceeded by",
+            self.limits.overdraft_tokens.clone(),
+        );
         attache.register("affinity_decisions", "Why an endpoint was chosen", self.placements.clone());
         attache.register("usage_estimated", "Answers whose usage the upstream did not say", self.estimated.clone());
         attache.register("cancelled", "Requests that client or upstream left", self.cancelled.clone());
@@ -262,6 +288,14 @@ impl Telemetry {
                 AdmissionOutcome::Unavailable => "unavailable",
             };
             self.admissions.get_or_create(&AdmissionLabels { route: Arc::clone(route), decision }).inc();
+        }
+        for event in &summary.limits {
+            let (metric, limit, by) = match event {
+                LimitEvent::Refused(limit) => (&self.limits.refusals, limit, 1),
+                LimitEvent::WouldRefuse(limit) => (&self.limits.shadow_refusals, limit, 1),
+                LimitEvent::Overdrawn(limit, tokens) => (&self.limits.overdraft_tokens, limit, *tokens),
+            };
+            metric.get_or_create(&LimitLabels { limit: Arc::clone(limit) }).inc_by(by);
         }
         if let (Some(reason), Some(cluster)) = (summary.placement, &summary.cluster) {
             let labels = PlacementLabels { cluster: Arc::clone(cluster), reason: reason.as_str() };
@@ -363,6 +397,7 @@ fn outcome(outcome: Outcome) -> &'static str {
             _ => "upstream_5xx",
         },
         Outcome::Local { reason, .. } => reason,
+        Outcome::Cut => "cut",
         Outcome::Cancelled => "cancelled",
     }
 }
@@ -373,6 +408,7 @@ fn error_type(outcome: Outcome) -> &'static str {
         Outcome::Answered(400..=499) => "upstream_4xx",
         Outcome::Answered(_) => "upstream_5xx",
         Outcome::Local { reason, .. } => reason,
+        Outcome::Cut => "cut",
         Outcome::Cancelled => "cancelled",
     }
 }

@@ -1,4 +1,4 @@
-//! What all exchanges share: the configuration, the ledger, the cool-down table, the counters.
+//! What all exchanges share: the configuration, the ledger, what was learned, the cool-down table, the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,8 @@ use arc_swap::ArcSwap;
 
 use crate::config::Config;
 use crate::config::model::Settings;
-use crate::limit::Ledger;
+use crate::exchange::Memory;
+use crate::limit::{Experience, Ledger};
 use crate::route::CoolDown;
 use crate::telemetry::Telemetry;
 
@@ -20,6 +21,8 @@ pub struct World {
     pub config: Arc<ArcSwap<Config>>,
     /// Token limits.
     pub ledger: Ledger,
+    /// What answers taught.
+    pub experience: Arc<Experience>,
     /// Endpoints that failed.
     pub cooldown: Arc<CoolDown>,
     /// Metrics.
@@ -32,7 +35,13 @@ impl World {
     pub fn new(settings: Settings, config: Arc<ArcSwap<Config>>, ledger: Ledger, telemetry: Arc<Telemetry>) -> Self {
         // `RandomState` is seeded by the operating system; one such draw a process is all we need of it.
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
-        Self { settings, config, ledger, cooldown: Arc::default(), telemetry, entropy: AtomicU64::new(seed) }
+        let (experience, cooldown) = (Arc::default(), Arc::default());
+        Self { settings, config, ledger, experience, cooldown, telemetry, entropy: AtomicU64::new(seed) }
+    }
+
+    /// What an exchange looks up of others before it.
+    pub fn memory(&self) -> Memory {
+        Memory { experience: Arc::clone(&self.experience), cooldown: Arc::clone(&self.cooldown) }
     }
 
     /// A fresh number for choices by weight: no secret, only evenly spread.

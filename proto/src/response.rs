@@ -143,6 +143,11 @@ impl ResponseScanner {
         }
     }
 
+    /// [`Counted::output_tokens`] so far.
+    pub fn output_tokens(&self) -> u64 {
+        self.counted.output_tokens
+    }
+
     /// What was found so far. It holds for a body that broke off as well.
     pub fn counted(&self) -> Counted {
         let (usage, model) = match &self.body {

@@ -70,6 +70,15 @@ impl Splice {
         Ok(Self { edits, body_len })
     }
 
+    /// These edits and more of the same body.
+    ///
+    /// # Errors
+    /// As for [`Splice::new`].
+    pub fn and(mut self, edits: Vec<Edit>) -> Result<Self, SpliceError> {
+        self.edits.extend(edits);
+        Self::new(self.edits, self.body_len)
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()

@@ -57,7 +57,8 @@ pub enum Profile {
 /// What the driver does next.
 #[derive(Debug)]
 pub enum Action {
-    /// Nothing to say yet.
+    /// Nothing to say yet. Where a chunk of the response's body gets this for an answer, it waits for a growth: hand over that
+    /// one's outcome before the next message.
     Wait,
     /// Answer one message.
     Answer(Reply),

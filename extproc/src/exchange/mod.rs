@@ -4,14 +4,17 @@
 //! ```text
 //! Headers ─▶ Body ─▶ Admission ─▶ Upstream ─▶ Answering ─▶ Over
 //!    ├─────────┴─────────┴── Respond (our own answer) ────▶ Over
+//!    │                           Cut (no more of it) ◀─┘ ─▶ Over
 //!    └── Foreign (another filter answered before us) ─────▶ Over
 //! ```
 //!
 //! It holds the configuration it started with to its end. Whatever happens, [`Exchange::gone`] leaves a settlement for every
 //! reservation that was granted, and a summary; the driver fetches both with `poll_settlement` and `take_summary`.
 
+mod answering;
 mod body;
 mod event;
+mod lease;
 mod plan;
 mod response;
 mod summary;
@@ -19,7 +22,8 @@ mod summary;
 mod tests;
 
 pub use event::{Action, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
-pub use summary::{AdmissionOutcome, Counted, Outcome, Summary};
+pub use plan::Memory;
+pub use summary::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,10 +34,12 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
 use crate::affinity::DebugHeaders;
-use crate::config::model::{Backend, Config, Endpoint, RequestCost};
-use crate::limit::{Decision, Reservation, Settlement, StoreError};
-use crate::route::{self, CoolDown};
+use crate::config::model::{Backend, Config, Endpoint};
+use crate::limit::{Decision, Growth, Refused, Reservation, Settlement, StoreError};
+use crate::route;
+use answering::Answering;
 use body::BodyBuffer;
+use lease::Lease;
 use plan::Plan;
 use response::Answer;
 
@@ -49,12 +55,13 @@ pub struct OutOfOrder {
 #[derive(Debug)]
 pub struct Exchange {
     config: Arc<Config>,
-    cooldown: Arc<CoolDown>,
+    memory: Memory,
     profile: Profile,
     entropy: u64,
     phase: Phase,
     head: Option<Head>,
-    reservation: Option<Reservation>,
+    lease: Option<Lease>,
+    growth: Option<Growth>,
     settlement: Option<Settlement>,
     summary: Option<Summary>,
     started: Instant,
@@ -76,6 +83,8 @@ enum Phase {
     Admission(Box<Pending>),
     Upstream(Box<Plan>),
     Answering(Box<Answering>),
+    /// The answer was ended, and the proxy is still to be told: with this, which nobody sees.
+    Cut(LocalResponse),
     Foreign,
     Over,
 }
@@ -86,25 +95,29 @@ struct Pending {
     plan: Plan,
     body: Bytes,
     chunk_lengths: Vec<usize>,
+    attempt: Attempt,
 }
 
-#[derive(Debug)]
-struct Answering {
-    plan: Plan,
-    answer: Answer,
+/// How often the ledger was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    /// Again, for a shorter answer.
+    Last,
 }
 
 impl Exchange {
     /// A new exchange. `entropy` is a fresh random number.
-    pub fn new(config: Arc<Config>, cooldown: Arc<CoolDown>, profile: Profile, entropy: u64, now: Instant) -> Self {
+    pub fn new(config: Arc<Config>, memory: Memory, profile: Profile, entropy: u64, now: Instant) -> Self {
         Self {
             config,
-            cooldown,
+            memory,
             profile,
             entropy,
             phase: Phase::Headers,
             head: None,
-            reservation: None,
+            lease: None,
+            growth: None,
             settlement: None,
             summary: Some(Summary::new()),
             started: now,
@@ -169,19 +182,14 @@ impl Exchange {
             return Action::Wait;
         };
         match decision {
-            Ok(Decision::Granted(reservation)) => {
-                self.note(|summary| summary.admission = Some(AdmissionOutcome::Granted));
-                self.reservation = Some(reservation);
-                self.release(*pending, now)
-            }
-            Ok(Decision::Refused(refused)) => {
-                self.note(|summary| summary.admission = Some(AdmissionOutcome::Refused));
-                let response = LocalResponse {
-                    headers: refused.headers(),
-                    ..LocalResponse::error(&refused.error(), self.dialect(), "limited")
-                };
-                self.respond(response, now)
-            }
+            Ok(Decision::Granted(reservation)) => self.granted(*pending, reservation, now),
+            Ok(Decision::Refused(refused)) => match (pending.attempt, refused.shortened(pending.plan.output.least())) {
+                (Attempt::First, Some(shorter)) => {
+                    self.phase = Phase::Admission(Box::new(Pending { attempt: Attempt::Last, ..*pending }));
+                    Action::Reserve(Arc::new(shorter))
+                }
+                _ => self.refused(&refused, now),
+            },
             Err(_) => {
                 self.note(|summary| summary.admission = Some(AdmissionOutcome::Unavailable));
                 let error =
@@ -214,57 +222,32 @@ impl Exchange {
                 return Err(self.out_of_order("response headers"));
             }
         };
-        let answer = Answer::new(headers, self.operation(), plan.visibility);
+        let mut answer = Answer::new(headers, self.operation(), plan.visibility);
         self.learn(&plan, answer.status, upstream, now);
+        if let Some(allowance) = self.lease.as_ref().and_then(Lease::allowance) {
+            answer.allow(allowance);
+        }
         let mut mutations = answer.mutations();
-        if let Some(reservation) = &self.reservation {
-            mutations.replace_rate_limits(reservation.headers(), headers);
+        if let Some(lease) = &self.lease {
+            mutations.replace_rate_limits(lease.reservation().headers(), headers);
         }
         if let Some(backend) = self.backend(&plan)
             && backend.affinity.debug_headers == DebugHeaders::Shown
         {
             mutations.set.push((headers::DECISION, plan.decision(backend)));
         }
-        self.phase = Phase::Answering(Box::new(Answering { plan: *plan, answer }));
+        self.phase = Phase::Answering(Box::new(Answering::new(*plan, answer)));
         if end == End::Last {
             self.finish_answer(now);
         }
         Ok(Action::Answer(Reply::ResponseHeaders(mutations)))
     }
 
-    /// A chunk of the response's body came.
-    ///
-    /// # Errors
-    /// [`OutOfOrder`] when it is not its turn.
-    pub fn response_body(&mut self, chunk: &Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
-        let answering = match &mut self.phase {
-            Phase::Answering(answering) => answering,
-            Phase::Foreign => {
-                if end == End::Last {
-                    self.phase = Phase::Over;
-                }
-                return Ok(Action::Answer(Reply::ResponseBody(Body::Unchanged, Costs::new())));
-            }
-            _ => return Err(self.out_of_order("a response body chunk")),
-        };
-        let body = answering.answer.feed(chunk, end);
-        if let (Some(released), Some(summary)) = (self.released, &mut self.summary)
-            && summary.time_to_first_token.is_none()
-            && !chunk.is_empty()
-        {
-            summary.time_to_first_token = Some(now.saturating_duration_since(released));
-        }
-        let costs = match end {
-            End::More => Costs::new(),
-            End::Last => self.finish_answer(now),
-        };
-        Ok(Action::Answer(Reply::ResponseBody(body, costs)))
-    }
-
     /// The stream is gone: the end, or the client, the upstream or the proxy left. Calling it again changes nothing.
     pub fn gone(&mut self, now: Instant) {
         match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Over => {}
+            // What was cut is settled.
+            Phase::Over | Phase::Cut(_) => {}
             Phase::Headers | Phase::Body(_) => self.end(Outcome::Cancelled, now),
             Phase::Foreign => {}
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
@@ -300,12 +283,7 @@ impl Exchange {
 
     /// Whether the request was dealt with: sent on, or answered by us. Until then the stream must not end cleanly.
     pub fn is_released(&self) -> bool {
-        matches!(self.phase, Phase::Upstream(_) | Phase::Answering(_) | Phase::Foreign | Phase::Over)
-    }
-
-    /// The reservation that is held now, to be renewed while the answer streams.
-    pub fn reservation(&self) -> Option<&Reservation> {
-        self.reservation.as_ref()
+        matches!(self.phase, Phase::Upstream(_) | Phase::Answering(_) | Phase::Cut(_) | Phase::Foreign | Phase::Over)
     }
 
     /// The body is complete: decide, and ask the ledger if there is a limit.
@@ -314,12 +292,12 @@ impl Exchange {
             return Action::Wait;
         };
         let (body, chunk_lengths) = body.finish();
-        let plan = match plan::plan(&body, head, &self.config, &self.cooldown, self.entropy, now) {
+        let plan = match plan::plan(&body, head, &self.config, &self.memory, self.entropy, now) {
             Ok(plan) => plan,
             Err(refused) => return self.respond(refused, now),
         };
         self.describe(&plan);
-        let pending = Pending { plan, body, chunk_lengths };
+        let pending = Pending { plan, body, chunk_lengths, attempt: Attempt::First };
         match &pending.plan.reservation {
             Some(request) => {
                 let action = Action::Reserve(Arc::clone(request));
@@ -330,9 +308,34 @@ impl Exchange {
         }
     }
 
+    /// The reservation is held.
+    fn granted(&mut self, mut pending: Pending, reservation: Reservation, now: Instant) -> Action {
+        self.note(|summary| {
+            summary.admission = Some(AdmissionOutcome::Granted);
+            summary.limits.extend(LimitEvent::shadows(reservation.standings()));
+        });
+        pending.plan.reserved(reservation.request());
+        self.lease = Some(Lease::new(reservation, pending.plan.output.bound));
+        self.release(pending, now)
+    }
+
+    /// A limit is used up.
+    fn refused(&mut self, refused: &Refused, now: Instant) -> Action {
+        self.note(|summary| {
+            summary.admission = Some(AdmissionOutcome::Refused);
+            summary.limits.extend(LimitEvent::shadows(refused.standings()));
+            summary.limits.extend(LimitEvent::refusals(refused));
+        });
+        let response = LocalResponse {
+            headers: refused.headers(),
+            ..LocalResponse::error(&refused.error(), self.dialect(), "limited")
+        };
+        self.respond(response, now)
+    }
+
     /// Lets the request go: one reply for every message that is unanswered.
     fn release(&mut self, pending: Pending, now: Instant) -> Action {
-        let Pending { plan, body, chunk_lengths } = pending;
+        let Pending { plan, body, chunk_lengths, .. } = pending;
         let Some(head) = &mut self.head else { return Action::Wait };
         let Some(mutations) = plan.mutations(&self.config, head) else { return Action::Wait };
         // An answer may stream for minutes, and nobody asks for the request's headers any more.
@@ -354,29 +357,14 @@ impl Exchange {
         Action::Release(replies)
     }
 
-    /// The answer is complete: settle and say what it cost.
-    fn finish_answer(&mut self, now: Instant) -> Costs {
-        let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Costs::new() };
-        let Answering { plan, answer } = *answering;
-        let counted = answer.counted(&plan.estimate, plan.unreported);
-        self.note(|summary| summary.content_events = answer.content_events());
-        let costs = match (&counted, self.config.route(plan.rule)) {
-            (Some(counted), Some(route)) => {
-                let published = |cost: &RequestCost| cost.cost.of(counted.usage(), &plan.context);
-                route.costs.iter().map(|cost| (Arc::clone(&cost.key), published(cost))).collect()
-            }
-            _ => Costs::new(),
-        };
-        self.settle(counted);
-        self.end(Outcome::Answered(answer.status), now);
-        costs
-    }
-
     /// Ends the reservation, if there is one, with what was used.
     fn settle(&mut self, counted: Option<Counted>) {
-        if let Some(reservation) = self.reservation.take() {
+        self.growth = None;
+        if let Some(lease) = self.lease.take() {
             let usage = counted.as_ref().map(Counted::usage).copied().unwrap_or_default();
-            self.settlement = Some(reservation.settlement(&usage));
+            let settlement = lease.settlement(&usage);
+            self.note(|summary| summary.limits.extend(LimitEvent::overdrafts(&settlement)));
+            self.settlement = Some(settlement);
         }
         self.note(|summary| summary.usage = counted);
     }
@@ -400,9 +388,9 @@ impl Exchange {
         });
         for (index, endpoint) in tried.into_iter().enumerate() {
             match served {
-                Some(served) if index == served && status < 500 => self.cooldown.served(&endpoint.cluster),
-                Some(served) if index <= served => self.cooldown.failed(&endpoint.cluster, now),
-                None if status >= 500 => self.cooldown.failed(&endpoint.cluster, now),
+                Some(served) if index == served && status < 500 => self.memory.cooldown.served(&endpoint.cluster),
+                Some(served) if index <= served => self.memory.cooldown.failed(&endpoint.cluster, now),
+                None if status >= 500 => self.memory.cooldown.failed(&endpoint.cluster, now),
                 _ => {}
             }
         }
@@ -447,6 +435,10 @@ impl Exchange {
         self.config.backends.get(plan.backend)
     }
 
+    fn key_id(&self) -> Option<&str> {
+        self.head.as_ref()?.caller.as_ref().map(Caller::key_id)
+    }
+
     fn operation(&self) -> Operation {
         self.head.as_ref().map_or(Operation::ChatCompletions, |head| head.operation)
     }
@@ -462,6 +454,7 @@ impl Exchange {
             Phase::Admission(_) => "waiting for the ledger",
             Phase::Upstream(_) => "waiting for the upstream",
             Phase::Answering(_) | Phase::Foreign => "passing the answer",
+            Phase::Cut(_) => "ending the answer",
             Phase::Over => "over",
         };
         OutOfOrder { message, phase }

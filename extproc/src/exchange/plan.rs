@@ -4,17 +4,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use attache_gate::{Caller, KeyPriority, Refusal};
-use attache_proto::request::{self, IncludeUsage, RequestScan, ScanError, Segment, SegmentKind, UsageEvent};
+use attache_proto::request::{
+    self, IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent,
+};
 use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
-use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
+use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
 use bytes::Bytes;
 
 use super::Head;
 use super::event::{LocalResponse, Mutations, Routing};
 use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
-use crate::limit::{CostContext, Estimate, EstimateInput, Learned, Priority, ReserveRequest, Subject};
+use crate::limit::{
+    CostContext, Estimate, EstimateInput, Experience, Hold, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
+    Subject,
+};
 use crate::route::{self, CoolDown, Resolution};
 
 /// What was decided for one request.
@@ -31,6 +36,18 @@ pub(super) struct Plan {
     pub(super) unreported: Unreported,
     pub(super) context: Arc<CostContext>,
     pub(super) reservation: Option<Arc<ReserveRequest>>,
+    pub(super) output: Output,
+    /// The prompt, but for its tokens, where it is text alone.
+    prompt: Option<Prompt>,
+}
+
+/// What was learned, and who has failed: what a plan depends on besides its request and the configuration.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    /// What answers taught.
+    pub experience: Arc<Experience>,
+    /// Endpoints that failed.
+    pub cooldown: Arc<CoolDown>,
 }
 
 /// Decides.
@@ -38,10 +55,11 @@ pub(super) fn plan(
     body: &Bytes,
     head: &Head,
     config: &Config,
-    cooldown: &CoolDown,
+    memory: &Memory,
     entropy: u64,
     now: Instant,
 ) -> Result<Plan, LocalResponse> {
+    let cooldown = &*memory.cooldown;
     let dialect = head.operation.dialect();
     let scan = request::scan(head.operation, body).map_err(|error| malformed(&error, dialect))?;
     let unknown = || model_not_found(&scan, dialect);
@@ -69,13 +87,9 @@ pub(super) fn plan(
     // at fault.
     let splice = Splice::new(scan.edits(served_model, ask), body.len())
         .map_err(|_| malformed(&ScanError::NotAnObject, dialect))?;
-    let input = EstimateInput {
-        prompt_bytes: prompt_bytes(&scan),
-        media_tokens: 0,
-        max_tokens: scan.max_tokens,
-        choices: scan.choices,
-    };
-    let estimate = input.estimate(&Learned::default());
+    let key_id = head.caller.as_ref().map(Caller::key_id);
+    let input = estimate_input(&scan, head.operation);
+    let estimate = input.estimate(&memory.experience.of(served_model, key_id));
     let context = Arc::new(CostContext {
         model: Arc::clone(model),
         served_model: Arc::clone(served_model),
@@ -83,7 +97,7 @@ pub(super) fn plan(
         route: Arc::clone(&route.id),
     });
     let subject = Subject {
-        key_id: head.caller.as_ref().map(Caller::key_id),
+        key_id,
         tenant: head.caller.as_ref().map(Caller::tenant),
         priority: match head.caller.as_ref().map(Caller::priority) {
             Some(KeyPriority::Low) => Priority::Low,
@@ -94,8 +108,11 @@ pub(super) fn plan(
         label: &|name| head.caller.as_ref()?.label(name),
         header: &|name| head.headers.bytes(name),
     };
-    let reservation =
-        ReserveRequest::new(route.limits.iter().chain(&rule.limits).chain(&backend.limits), &subject, estimate);
+    let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
+    let reservation = ReserveRequest::new(limits, &subject, estimate);
+    let unreported = Unreported::new(head.operation, &scan, &estimate);
+    let prompt = prompt(&scan, &input);
+    let output = Output::new(scan, head.operation, &input, &reservation).map_err(|error| error.response(dialect))?;
     Ok(Plan {
         rule: rule_id,
         model: Arc::clone(model),
@@ -104,10 +121,12 @@ pub(super) fn plan(
         placement,
         splice,
         visibility,
-        unreported: Unreported::new(head.operation, &scan, &estimate),
+        unreported,
         estimate,
         context,
         reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
+        output,
+        prompt,
     })
 }
 
@@ -132,10 +151,90 @@ fn affinity_key(
     AffinityKey::of(session, prompt.as_ref(), entropy)
 }
 
-/// Bytes of prompt text. Media are left out: what they cost has little to do with how long their data is.
-fn prompt_bytes(scan: &RequestScan) -> u64 {
-    let counts = |segment: &&Segment| !matches!(segment.kind, SegmentKind::Media | SegmentKind::CacheSalt);
-    scan.segments.iter().filter(counts).map(|segment| segment.span.len() as u64).sum()
+fn estimate_input(scan: &RequestScan, operation: Operation) -> EstimateInput {
+    let count = |kind: SegmentKind| scan.segments.iter().filter(|segment| segment.kind == kind).count() as u64;
+    // Of media it does not matter how long their data is.
+    let is_text = |segment: &&Segment| !matches!(segment.kind, SegmentKind::Media | SegmentKind::CacheSalt);
+    EstimateInput {
+        prompt_bytes: scan.segments.iter().filter(is_text).map(|segment| segment.span.len() as u64).sum(),
+        messages: count(SegmentKind::Role),
+        media_tokens: count(SegmentKind::Media).saturating_mul(MEDIA_TOKENS),
+        // An embedding has no output.
+        max_tokens: if operation == Operation::Embeddings { Some(0) } else { scan.max_tokens },
+        choices: scan.choices.saturating_mul(scan.prompts),
+    }
+}
+
+/// The prompt as something to learn from: of text alone. Token ids are longer than the text that they stand for.
+fn prompt(scan: &RequestScan, input: &EstimateInput) -> Option<Prompt> {
+    let is_text = |segment: &Segment| !matches!(segment.kind, SegmentKind::Media | SegmentKind::Tokens);
+    let prompt = Prompt { bytes: input.prompt_bytes, messages: input.messages, tokens: 0 };
+    scan.segments.iter().all(is_text).then_some(prompt)
+}
+
+/// How long the answer may be, and how it is kept to that.
+#[derive(Debug)]
+pub(super) struct Output {
+    /// The most tokens that the client lets it have, all choices together.
+    pub(super) bound: Option<u64>,
+    choices: u64,
+    delivery: Delivery,
+    /// What it was kept to, where that is less than the client's bound.
+    lowered_to: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Delivery {
+    /// There is none, or nothing counts it.
+    Free,
+    /// In one piece, so it has to be bounded before it begins. These are the fields that do it.
+    Whole(OutputBounds),
+    /// In events, so it can be ended at any of them.
+    Stream,
+}
+
+impl Output {
+    fn new(
+        scan: RequestScan,
+        operation: Operation,
+        input: &EstimateInput,
+        reservation: &ReserveRequest,
+    ) -> Result<Self, Unbounded> {
+        let is_capped = operation != Operation::Embeddings && reservation.holds.iter().any(Hold::is_capped);
+        let delivery = match (is_capped, scan.stream) {
+            (false, _) => Delivery::Free,
+            (true, true) => Delivery::Stream,
+            (true, false) => {
+                // Before anything is reserved for it.
+                scan.bounds.lowered_to(1)?;
+                Delivery::Whole(scan.bounds)
+            }
+        };
+        Ok(Self { bound: input.output_bound(), choices: input.choices.max(1), delivery, lowered_to: None })
+    }
+
+    /// The fewest tokens that are worth an answer: less, and the request is refused.
+    pub(super) fn least(&self) -> u64 {
+        /// For each choice: a word or two, and the end.
+        const LEAST: u64 = 16;
+        self.choices.saturating_mul(LEAST)
+    }
+}
+
+/// A body that cannot be bounded.
+struct Unbounded(request::TooManyBounds);
+
+impl From<request::TooManyBounds> for Unbounded {
+    fn from(error: request::TooManyBounds) -> Self {
+        Self(error)
+    }
+}
+
+impl Unbounded {
+    fn response(&self, dialect: Dialect) -> LocalResponse {
+        let error = ApiError::new(ErrorKind::InvalidRequest, self.0.to_string()).with_param("max_tokens");
+        LocalResponse::error(&error, dialect, "invalid_request")
+    }
 }
 
 /// Whether to ask for usage in a stream, and what then becomes of the event that brings it.
@@ -199,6 +298,34 @@ impl Unreported {
 }
 
 impl Plan {
+    /// The reservation is granted, maybe for less than was planned: what is left of the answer is bounded by it.
+    pub(super) fn reserved(&mut self, request: &Arc<ReserveRequest>) {
+        self.estimate = request.estimate;
+        self.unreported.whole = self.unreported.whole.min(self.estimate.output);
+        self.unreported.abandoned = self.unreported.abandoned.min(self.estimate.output);
+        let held = self.estimate.output;
+        if let Delivery::Whole(bounds) = &self.output.delivery
+            // Checked when the plan was made, as is that the edits lie in the body.
+            && let Ok(edits) = bounds.lowered_to((held / self.output.choices).max(1))
+            && let Ok(splice) = self.splice.clone().and(edits)
+        {
+            self.splice = splice;
+            self.output.lowered_to = Some(held).filter(|held| self.output.bound.is_none_or(|bound| bound > *held));
+        }
+        self.reservation = Some(Arc::clone(request));
+    }
+
+    /// What a complete answer teaches that reports this usage.
+    pub(super) fn lesson(&self, usage: &Usage) -> Lesson {
+        let output = match self.output.lowered_to {
+            // It would have gone on. How far, nobody knows; as it is, what is learned could only fall.
+            Some(held) if usage.output >= held => usage.output.saturating_mul(2),
+            _ => usage.output,
+        };
+        let output = (self.output.bound != Some(0)).then_some(output);
+        Lesson { prompt: self.prompt.map(|prompt| Prompt { tokens: usage.input, ..prompt }), output }
+    }
+
     /// The changes to the request's headers.
     pub(super) fn mutations(&self, config: &Config, head: &Head) -> Option<Mutations> {
         let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);

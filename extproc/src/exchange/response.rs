@@ -5,7 +5,7 @@ use attache_proto::response::{BodyFormat, EndOfStream, Output, ResponseScanner, 
 use attache_proto::{Operation, Usage};
 use bytes::Bytes;
 
-use super::event::{Body, End, Headers, Mutations, Routing};
+use super::event::{End, Headers, Mutations, Routing};
 use super::plan::Unreported;
 use super::summary::Counted;
 use crate::limit::Estimate;
@@ -19,6 +19,8 @@ pub(super) struct Answer {
     format: Option<BodyFormat>,
     visibility: UsageVisibility,
     hidden: Vec<&'static str>,
+    /// Whether it may be ended before the upstream ends it.
+    may_be_cut: bool,
 }
 
 impl Answer {
@@ -31,7 +33,7 @@ impl Answer {
             format.filter(|_| served(status)).map(|format| ResponseScanner::new(operation, format, visibility));
         // Whoever put them there.
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
-        Self { status, scanner, format, visibility, hidden }
+        Self { status, scanner, format, visibility, hidden, may_be_cut: false }
     }
 
     /// What becomes of its headers.
@@ -39,25 +41,30 @@ impl Answer {
         let mut remove = self.hidden.clone();
         if self.scanner.is_some()
             && self.format == Some(BodyFormat::EventStream)
-            && self.visibility == UsageVisibility::Remove
+            && (self.visibility == UsageVisibility::Remove || self.may_be_cut)
         {
-            // One event less will come than the upstream counted.
+            // One event less will come than the upstream counted, or many.
             remove.push("content-length");
         }
         Mutations { set: Vec::new(), remove, routing: Routing::Keep }
     }
 
+    /// Lets no more than so many tokens go on.
+    pub(super) fn allow(&mut self, output_tokens: u64) {
+        self.may_be_cut = true;
+        if let Some(scanner) = &mut self.scanner {
+            scanner.allow(output_tokens);
+        }
+    }
+
     /// What becomes of a chunk of its body.
-    pub(super) fn feed(&mut self, chunk: &Bytes, end: End) -> Body {
-        let Some(scanner) = &mut self.scanner else { return Body::Unchanged };
+    pub(super) fn feed(&mut self, chunk: &Bytes, end: End) -> Output {
+        let Some(scanner) = &mut self.scanner else { return Output::Unchanged };
         let end = match end {
             End::More => EndOfStream::More,
             End::Last => EndOfStream::End,
         };
-        match scanner.feed(chunk, end) {
-            Output::Unchanged => Body::Unchanged,
-            Output::Replaced(bytes) => Body::Replaced(bytes),
-        }
+        scanner.feed(chunk, end)
     }
 
     /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, it is estimated: of a stream, by
@@ -71,10 +78,18 @@ impl Answer {
             return Some(Counted::Reported(usage));
         }
         let output = match self.format {
-            Some(BodyFormat::EventStream) => counted.map_or(0, |counted| counted.content_events),
+            Some(BodyFormat::EventStream) => counted.map_or(0, |counted| counted.output_tokens),
             _ => unreported.whole,
         };
         Some(Counted::Estimated(estimated(estimate, output)))
+    }
+
+    /// How many tokens of output have gone on, as far as that can be seen. None of an answer that is not a stream of events.
+    pub(super) fn delivered(&self) -> u64 {
+        match (&self.scanner, self.format) {
+            (Some(scanner), Some(BodyFormat::EventStream)) => scanner.output_tokens(),
+            _ => 0,
+        }
     }
 
     /// How many events with content it had, if it is a stream of events.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use attache_proto::{Operation, Usage};
 
 use crate::affinity::Reason;
+use crate::limit::{CounterState, Enforcement, Hold, Mode, Quantity, Refused, Settlement};
 
 /// One exchange, looked back upon. Every text in it comes from the configuration or from a fixed list, so all of it may
 /// become a label.
@@ -29,6 +30,8 @@ pub struct Summary {
     pub usage: Option<Counted>,
     /// What the ledger said.
     pub admission: Option<AdmissionOutcome>,
+    /// What there is to say of single limits.
+    pub limits: Vec<LimitEvent>,
     /// From the request's headers to its release, the time the ledger took included.
     pub held: Option<Duration>,
     /// From the release to the first byte of the answer's body.
@@ -52,6 +55,7 @@ impl Summary {
             outcome: Outcome::Cancelled,
             usage: None,
             admission: None,
+            limits: Vec::new(),
             held: None,
             time_to_first_token: None,
             duration: Duration::ZERO,
@@ -72,8 +76,53 @@ pub enum Outcome {
         /// The reason, from a fixed list.
         reason: &'static str,
     },
+    /// It was ended in the middle of its answer: a limit that must not be overdrawn had no more.
+    Cut,
     /// Client, upstream or proxy went away.
     Cancelled,
+}
+
+/// What one limit did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitEvent {
+    /// It refused the request.
+    Refused(Arc<str>),
+    /// It would have, but is in shadow.
+    WouldRefuse(Arc<str>),
+    /// So many tokens more were used than had been held.
+    Overdrawn(Arc<str>, u64),
+}
+
+impl LimitEvent {
+    /// The limits in shadow that would have refused.
+    pub(super) fn shadows<'a>(
+        standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>,
+    ) -> impl Iterator<Item = Self> {
+        standings
+            .filter(|(hold, state)| hold.limit.enforcement == Enforcement::Shadow && !hold.fits(state))
+            .map(|(hold, _)| Self::WouldRefuse(Arc::clone(&hold.limit.id)))
+    }
+
+    /// The limits that refused.
+    pub(super) fn refusals(refused: &Refused) -> impl Iterator<Item = Self> {
+        refused
+            .standings()
+            .filter(|(hold, state)| hold.is_refused(state))
+            .map(|(hold, _)| Self::Refused(Arc::clone(&hold.limit.id)))
+    }
+
+    /// The limits of which more was used than was held: in modes that hold, the bound on what is used beyond a limit.
+    pub(super) fn overdrafts(settlement: &Settlement) -> impl Iterator<Item = Self> {
+        settlement.charges.iter().filter_map(|charge| {
+            let limit = &charge.hold.limit;
+            let counts_tokens = matches!(limit.quantity, Quantity::Tokens(_) | Quantity::Weighted(_));
+            if !counts_tokens || limit.mode == Mode::Check {
+                return None;
+            }
+            let beyond = charge.actual.checked_sub(charge.hold.amount())?.div_ceil(limit.quantity.scale());
+            (beyond > 0).then(|| Self::Overdrawn(Arc::clone(&limit.id), beyond))
+        })
+    }
 }
 
 /// Tokens, and where the figure comes from.

@@ -1,5 +1,7 @@
 //! The machine, driven by hand: no proxy, no ledger, no clock but the one we hold.
 
+mod growth;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::{self, Documents};
-use crate::limit::{Admission, CounterState, Keeper, ReserveRequest};
+use crate::limit::{Admission, Cap, CounterState, Growth, Keeper, Limit, Mode, ReserveRequest};
 
 const YAML: &str = r#"
 apiVersion: gateway.envoyproxy.io/v1alpha1
@@ -71,7 +73,7 @@ spec: {sha256: 0a11dbb67cbabc45ea3edc0e8fe95a17d5f9af4cd1b3bd7cfbdf3ad2d3b7e1ce,
 /// One exchange and what it shares with others.
 struct Table {
     exchange: Exchange,
-    cooldown: Arc<CoolDown>,
+    memory: Memory,
     config: Arc<Config>,
     /// The reservation that the last request asked for.
     asked: Option<Arc<ReserveRequest>>,
@@ -80,20 +82,26 @@ struct Table {
 
 impl Table {
     fn set(profile: Profile) -> Self {
-        let outcome =
-            config::compile(Documents::from_text("test.yaml", YAML), config::model::Settings::default(), 1, None)
-                .unwrap();
-        let errors: Vec<_> =
-            outcome.diagnostics.iter().filter(|d| d.is_error()).map(|d| d.plain().to_string()).collect();
-        assert_eq!(errors, Vec::<String>::new());
-        let (config, cooldown, now) = (Arc::new(outcome.config), Arc::<CoolDown>::default(), Instant::now());
-        let exchange = Exchange::new(Arc::clone(&config), Arc::clone(&cooldown), profile, 7, now);
-        Self { exchange, cooldown, config, asked: None, now }
+        let memory = Memory { experience: Arc::default(), cooldown: Arc::default() };
+        let (config, now) = (Arc::new(compiled()), Instant::now());
+        let exchange = Exchange::new(Arc::clone(&config), memory.clone(), profile, 7, now);
+        Self { exchange, memory, config, asked: None, now }
+    }
+
+    /// The same with a limit on the model `metered` that must not be overdrawn.
+    fn set_capped(amount: u64) -> Self {
+        let mut config = compiled();
+        let limits = &mut config.routes[1].limits;
+        let limit = Limit::clone(&limits[0]);
+        *limits = vec![Arc::new(Limit { amount, mode: Mode::Strict, cap: Cap::Capped, ..limit })];
+        let mut table = Self::set(Profile::Streamed);
+        table.config = Arc::new(config);
+        table.again();
+        table
     }
 
     fn again(&mut self) {
-        self.exchange =
-            Exchange::new(Arc::clone(&self.config), Arc::clone(&self.cooldown), Profile::Streamed, 7, self.now);
+        self.exchange = Exchange::new(Arc::clone(&self.config), self.memory.clone(), Profile::Streamed, 7, self.now);
     }
 
     fn post(&mut self, body: &Value, extra: &[(&str, &str)]) -> Action {
@@ -164,6 +172,14 @@ impl Table {
         assert!(self.exchange.poll_settlement().is_none(), "a settlement comes once");
         settlement.charges.iter().map(|charge| charge.actual).collect()
     }
+}
+
+fn compiled() -> Config {
+    let documents = Documents::from_text("test.yaml", YAML);
+    let outcome = config::compile(documents, config::model::Settings::default(), 1, None).unwrap();
+    let errors: Vec<_> = outcome.diagnostics.iter().filter(|d| d.is_error()).map(|d| d.plain().to_string()).collect();
+    assert_eq!(errors, Vec::<String>::new());
+    outcome.config
 }
 
 fn headers_of(pairs: &[(&str, &str)]) -> Headers {
@@ -311,7 +327,7 @@ fn a_limited_request_waits_for_the_ledger_and_settles_what_the_answer_says() {
         End::Last,
     );
     assert_eq!(table.charged(), [29]);
-    assert!(table.exchange.is_over() && table.exchange.reservation().is_none());
+    assert!(table.exchange.is_over() && table.exchange.lease.is_none());
     table.exchange.gone(table.now);
     assert!(table.exchange.poll_settlement().is_none());
 }
@@ -494,7 +510,7 @@ fn where_no_endpoint_served_all_that_were_tried_have_failed() {
         released(table.post(&chat("assistant"), &[]));
         table.answer_head("503", "text/plain", "");
     }
-    assert_eq!(table.cooldown.cooling(table.now), 2);
+    assert_eq!(table.memory.cooldown.cooling(table.now), 2);
 }
 
 #[test]

@@ -3,20 +3,29 @@
 
 use attache_proto::Usage;
 
+use super::learned::MESSAGE_TOKENS;
+
 /// Reserved for the answer where the client sets no bound or a high one and nothing has been learned: a model's maximum would
 /// lock others out for tokens that hardly any answer uses.
 const OUTPUT_FALLBACK: u64 = 512;
+
+/// What an image, a sound or a video is taken to cost: an image of six tiles in OpenAI's high detail (85 + 6 x 170), which is
+/// one of 930 x 930 pixels in Qwen2-VL (28 x 28 a token). Half a minute of sound is near (750 in Qwen2-Audio). How long its
+/// data is says nothing: it is compressed, or a URL.
+pub(crate) const MEDIA_TOKENS: u64 = 1_105;
 
 /// What is known of a request before the model is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EstimateInput {
     /// Bytes of prompt text.
     pub prompt_bytes: u64,
+    /// Messages that the prompt consists of.
+    pub messages: u64,
     /// Tokens of what is no text: images and audio, at flat costs.
     pub media_tokens: u64,
     /// The client's bound on completion tokens, for each choice.
     pub max_tokens: Option<u64>,
-    /// How many answers are asked for (`n`); 0 is read as 1.
+    /// How many answers are asked for: `n` for each prompt. 0 is read as 1.
     pub choices: u64,
 }
 
@@ -27,15 +36,17 @@ pub struct Learned {
     pub bytes_per_token: f64,
     /// The fewest bytes of prompt for one token that are to be expected: what a hold must be safe against.
     pub fewest_bytes_per_token: f64,
+    /// What a prompt has at most besides its text and its messages, in tokens: what the chat template adds by itself.
+    pub template_tokens: u64,
     /// What nine of ten answers to this caller stay below, in tokens; `None` until enough of them were seen.
     pub output_p90: Option<u64>,
 }
 
 /// English text and code are near four bytes a token in the vocabularies in use; the densest text (numbers, rare scripts) is
-/// near two.
+/// near two. A template's own system prompt has some 25 tokens (Llama 3, Qwen 2.5).
 impl Default for Learned {
     fn default() -> Self {
-        Self { bytes_per_token: 4.0, fewest_bytes_per_token: 2.0, output_p90: None }
+        Self { bytes_per_token: 4.0, fewest_bytes_per_token: 2.0, template_tokens: 32, output_p90: None }
     }
 }
 
@@ -53,13 +64,13 @@ pub struct Estimate {
 impl EstimateInput {
     /// The estimate, with what was learned.
     pub fn estimate(&self, learned: &Learned) -> Estimate {
-        let tokens = |bytes_per_token: f64| {
-            let text = self.prompt_bytes as f64 / bytes_per_token.max(f64::MIN_POSITIVE);
-            (text as u64).saturating_add(self.media_tokens)
-        };
+        let text = |bytes_per_token: f64| self.prompt_bytes as f64 / bytes_per_token.max(f64::MIN_POSITIVE);
+        let template = self.messages.saturating_mul(MESSAGE_TOKENS).saturating_add(learned.template_tokens);
         Estimate {
-            input: tokens(learned.bytes_per_token),
-            input_at_most: tokens(learned.fewest_bytes_per_token),
+            input: (text(learned.bytes_per_token) as u64).saturating_add(self.media_tokens),
+            input_at_most: (text(learned.fewest_bytes_per_token).ceil() as u64)
+                .saturating_add(self.media_tokens)
+                .saturating_add(template),
             output: self.output(learned),
         }
     }
@@ -74,8 +85,9 @@ impl EstimateInput {
         match learned.output_p90 {
             // A bound not far above what answers have is there because this answer will be about as long.
             Some(p90) if bound <= p90.saturating_mul(2) => bound,
-            Some(p90) => p90,
-            None => bound.min(OUTPUT_FALLBACK),
+            // A choice has at least one token.
+            Some(p90) => p90.max(self.choices).min(bound),
+            None => OUTPUT_FALLBACK.max(self.choices).min(bound),
         }
     }
 }
@@ -93,7 +105,7 @@ mod tests {
     use super::*;
 
     fn estimate(prompt_bytes: u64, max_tokens: Option<u64>, choices: u64, learned: &Learned) -> (u64, u64) {
-        let input = EstimateInput { prompt_bytes, media_tokens: 0, max_tokens, choices };
+        let input = EstimateInput { prompt_bytes, messages: 1, media_tokens: 0, max_tokens, choices };
         let Estimate { input, output, .. } = input.estimate(learned);
         (input, output)
     }
@@ -125,15 +137,30 @@ mod tests {
 
     #[test]
     fn what_must_not_be_overdrawn_expects_a_dense_prompt() {
-        let input = EstimateInput { prompt_bytes: 400, media_tokens: 7, max_tokens: Some(1), choices: 1 };
-        assert_eq!(input.estimate(&Learned::default()), Estimate { input: 107, input_at_most: 207, output: 1 });
+        let input = EstimateInput { prompt_bytes: 400, messages: 2, media_tokens: 7, max_tokens: Some(1), choices: 1 };
+        let expected = Estimate { input: 107, input_at_most: 200 + 7 + 10 + 32, output: 1 };
+        assert_eq!(input.estimate(&Learned::default()), expected);
+    }
+
+    #[test]
+    fn each_of_many_choices_is_held_a_token() {
+        assert_eq!(estimate(400, None, 1_000, &Learned::default()), (100, 1_000));
+        let learned = Learned { output_p90: Some(90), ..Learned::default() };
+        assert_eq!(estimate(400, None, 100, &learned), (100, 100));
+        assert_eq!(estimate(400, Some(0), 100, &learned), (100, 0));
     }
 
     #[test]
     fn absurd_numbers_saturate() {
+        let all = u64::MAX;
         let input =
-            EstimateInput { prompt_bytes: u64::MAX, media_tokens: u64::MAX, max_tokens: Some(u64::MAX), choices: 9 };
-        let learned = Learned { bytes_per_token: 0.0, fewest_bytes_per_token: f64::NAN, output_p90: Some(u64::MAX) };
+            EstimateInput { prompt_bytes: all, messages: all, media_tokens: all, max_tokens: Some(all), choices: 9 };
+        let learned = Learned {
+            bytes_per_token: 0.0,
+            fewest_bytes_per_token: f64::NAN,
+            template_tokens: all,
+            output_p90: Some(all),
+        };
         let estimate = input.estimate(&learned);
         assert_eq!(estimate.usage().total, u64::MAX);
     }

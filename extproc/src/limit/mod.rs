@@ -1,7 +1,8 @@
 //! Token limits: a request reserves an estimate before the model is asked and settles the real usage after.
 //!
 //! `rules` says what a limit is, `window` in which time it counts, `quantity` what it counts, `subject` whom a request counts
-//! for, `estimate` what it will probably use; together they make a `reservation`. A `store` grants it or not, in `memory` or in
+//! for, `estimate` what it will probably use, by what was `learned`; together they make a `reservation`, which may be cut to the
+//! `room` that is left. A `store` grants it or not, in `memory` or in
 //! `redis`; the `ledger` is the one that was chosen, and settles off the request path. `headers` and `refusal` tell the client
 //! of the `decision`.
 
@@ -10,6 +11,7 @@ mod counter;
 mod decision;
 mod estimate;
 mod headers;
+mod learned;
 mod ledger;
 mod memory;
 mod program;
@@ -17,6 +19,7 @@ mod quantity;
 mod redis;
 mod refusal;
 mod reservation;
+mod room;
 mod rules;
 mod settling;
 mod state;
@@ -28,7 +31,9 @@ mod window;
 
 pub use clock::{Clock, SystemClock};
 pub use decision::{Decision, Grown, Keeper, Refused, Reservation};
+pub(crate) use estimate::MEDIA_TOKENS;
 pub use estimate::{Estimate, EstimateInput, Learned};
+pub use learned::{Experience, Lesson, Prompt};
 pub use ledger::{Ledger, LedgerStats};
 pub use memory::MemoryStore;
 pub use program::{CostProgram, InvalidProgram};

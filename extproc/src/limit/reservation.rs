@@ -55,6 +55,14 @@ impl ReserveRequest {
         }
     }
 
+    /// The same reservation for an answer of so many tokens.
+    #[must_use]
+    pub fn with_output(&self, output_tokens: u64) -> Self {
+        let estimate = Estimate { output: output_tokens, ..self.estimate };
+        let hold = |hold: &Hold| Hold { estimate: estimate.of(&hold.limit, &self.context), ..hold.clone() };
+        Self { estimate, holds: self.holds.iter().map(hold).collect(), ..self.clone() }
+    }
+
     /// The same reservation with so many more tokens of output.
     #[must_use]
     pub fn grown(&self, output_tokens: u64) -> Self {
@@ -90,7 +98,7 @@ impl ReserveRequest {
 
 impl Estimate {
     /// What of `limit` that is. One that may not be overdrawn expects a dense prompt.
-    fn of(&self, limit: &Limit, context: &CostContext) -> u64 {
+    pub(super) fn of(&self, limit: &Limit, context: &CostContext) -> u64 {
         let expected = match limit.cap {
             Cap::Open => *self,
             Cap::Capped => Self { input: self.input_at_most, ..*self },

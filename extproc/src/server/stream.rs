@@ -1,16 +1,17 @@
 //! One stream: messages in, replies out, the ledger asked in between.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
-use tokio::time::interval_at;
+use tokio::time::{Interval, interval_at};
 use tonic::{Status, Streaming};
 
 use super::wire::{self, Message};
 use crate::exchange::{Action, Exchange};
-use crate::limit::{RENEW_EVERY, ReserveRequest};
+use crate::limit::{Admission, Growth, RENEW_EVERY, ReserveRequest, StoreError};
 use crate::telemetry::InFlight;
 use crate::world::World;
 
@@ -24,29 +25,23 @@ pub(super) fn replies(
         // One timer for the life of the stream, not one for each message.
         let mut renew = interval_at(tokio::time::Instant::now() + RENEW_EVERY, RENEW_EVERY);
         loop {
-            let received = tokio::select! {
-                biased;
-                received = inbound.message() => received,
-                _ = renew.tick() => {
-                    if let Some(session) = &session {
-                        session.renew();
-                    }
-                    continue;
-                }
+            let event = match &mut session {
+                Some(session) => session.next(&mut inbound, &mut renew).await,
+                None => Event::of(inbound.message().await),
             };
-            // Every normal end of a stream looks like an error here: Envoy resets it once it needs no more answers.
-            let Ok(Some(message)) = received else { break };
-            let session = match &mut session {
-                Some(session) => session,
-                None => match Session::open(&message, &world) {
+            let session = match (&mut session, &event) {
+                (_, Event::End) => break,
+                (Some(session), _) => session,
+                (None, Event::Message(message)) => match Session::open(message, &world) {
                     Ok(opened) => session.insert(opened),
                     Err(status) => {
                         yield Err(status);
                         return;
                     }
                 },
+                (None, _) => break,
             };
-            match session.handle(message).await {
+            match session.handle(event).await {
                 Ok(replies) => {
                     for reply in replies {
                         yield Ok(reply);
@@ -67,45 +62,86 @@ pub(super) fn replies(
     }
 }
 
+/// What a stream waits for.
+enum Event {
+    Message(Box<ProcessingRequest>),
+    /// The ledger has answered a growth.
+    Grown(Growth, Result<Admission, StoreError>),
+    /// It is time to renew the lease.
+    Renew,
+    End,
+}
+
+impl Event {
+    /// Every normal end of a stream looks like an error here: Envoy resets it once it needs no more answers.
+    fn of(received: Result<Option<ProcessingRequest>, Status>) -> Self {
+        match received {
+            Ok(Some(message)) => Self::Message(Box::new(message)),
+            Ok(None) | Err(_) => Self::End,
+        }
+    }
+}
+
+/// A growth that the ledger is asked for.
+type Growing = Pin<Box<dyn Future<Output = (Growth, Result<Admission, StoreError>)> + Send>>;
+
 /// An exchange and what it is driven with. Dropping it, however that comes about, settles what the exchange holds.
 struct Session {
     exchange: Exchange,
     world: Arc<World>,
+    /// Beside the stream: a store that hangs must not hold back a chunk.
+    growing: Option<Growing>,
     _in_flight: InFlight,
 }
 
 impl Session {
     fn open(first: &ProcessingRequest, world: &Arc<World>) -> Result<Self, Status> {
         let profile = wire::profile(first.protocol_config.as_ref())?;
-        let exchange = Exchange::new(
-            world.config.load_full(),
-            Arc::clone(&world.cooldown),
-            profile,
-            world.entropy(),
-            Instant::now(),
-        );
-        Ok(Self { exchange, world: Arc::clone(world), _in_flight: world.telemetry.stream_opened() })
+        let exchange =
+            Exchange::new(world.config.load_full(), world.memory(), profile, world.entropy(), Instant::now());
+        let _in_flight = world.telemetry.stream_opened();
+        Ok(Self { exchange, world: Arc::clone(world), growing: None, _in_flight })
     }
 
-    async fn handle(&mut self, message: ProcessingRequest) -> Result<Vec<ProcessingResponse>, Status> {
-        let now = Instant::now();
-        let mut action = match Message::from_envoy(message)? {
-            Message::RequestHeaders(headers, end) => self.exchange.request_headers(headers, end, now),
-            Message::RequestBody(chunk, end) => self.exchange.request_body(chunk, end, now),
-            Message::ResponseHeaders(headers, end, upstream) => {
-                self.exchange.response_headers(&headers, end, upstream.as_deref(), now)
+    /// What happens next.
+    async fn next(&mut self, inbound: &mut Streaming<ProcessingRequest>, renew: &mut Interval) -> Event {
+        let is_withholding = self.exchange.is_withholding();
+        tokio::select! {
+            biased;
+            (growth, answer) = outcome(&mut self.growing) => {
+                self.growing = None;
+                Event::Grown(growth, answer)
             }
-            Message::ResponseBody(chunk, end) => self.exchange.response_body(&chunk, end, now),
-            Message::Trailers => {
-                return Err(Status::invalid_argument("trailers are not asked for: set both modes to SKIP"));
-            }
+            received = inbound.message(), if !is_withholding => Event::of(received),
+            _ = renew.tick() => Event::Renew,
         }
-        .map_err(|error| Status::failed_precondition(error.to_string()))?;
-        if let Action::Reserve(request) = &action {
+    }
+
+    async fn handle(&mut self, event: Event) -> Result<Vec<ProcessingResponse>, Status> {
+        let now = Instant::now();
+        let mut action = match event {
+            Event::Message(message) => self.receive(*message, now)?,
+            Event::Grown(growth, answer) => self.exchange.grown(&growth, &answer, now),
+            Event::Renew => {
+                self.exchange.renew();
+                Action::Wait
+            }
+            Event::End => Action::Wait,
+        };
+        // Twice at most: again for a shorter answer.
+        while let Action::Reserve(request) = &action {
             action = self.reserve(&Arc::clone(request)).await;
+        }
+        if let Some(growth) = self.exchange.poll_growth() {
+            let world = Arc::clone(&self.world);
+            self.growing = Some(Box::pin(async move {
+                let answer = world.ledger.grow(&growth).await;
+                (growth, answer)
+            }));
         }
         // Before the last reply leaves, so that a client that has its answer finds its use charged.
         if let Some(settlement) = self.exchange.poll_settlement() {
+            self.growing = None;
             self.world.ledger.settle_detached(settlement);
         }
         Ok(match action {
@@ -116,6 +152,21 @@ impl Session {
         })
     }
 
+    fn receive(&mut self, message: ProcessingRequest, now: Instant) -> Result<Action, Status> {
+        match Message::from_envoy(message)? {
+            Message::RequestHeaders(headers, end) => self.exchange.request_headers(headers, end, now),
+            Message::RequestBody(chunk, end) => self.exchange.request_body(chunk, end, now),
+            Message::ResponseHeaders(headers, end, upstream) => {
+                self.exchange.response_headers(&headers, end, upstream.as_deref(), now)
+            }
+            Message::ResponseBody(chunk, end) => self.exchange.response_body(&chunk, end, now),
+            Message::Trailers => {
+                return Err(Status::invalid_argument("trailers are not asked for: set both modes to SKIP"));
+            }
+        }
+        .map_err(|error| Status::failed_precondition(error.to_string()))
+    }
+
     async fn reserve(&mut self, request: &Arc<ReserveRequest>) -> Action {
         let mut pending = PendingReservation { world: &self.world, request: Some(request) };
         let decision = self.world.ledger.reserve(request).await;
@@ -123,14 +174,13 @@ impl Session {
         drop(pending);
         self.exchange.admitted(decision, Instant::now())
     }
+}
 
-    fn renew(&self) {
-        if let Some(reservation) = self.exchange.reservation() {
-            let (world, growth) = (Arc::clone(&self.world), reservation.growth(0));
-            // Beside the stream: a store that hangs must not hold back a chunk. A renewal that fails is counted by the
-            // ledger, and the next one comes before the lease ends.
-            tokio::spawn(async move { world.ledger.grow(&growth).await });
-        }
+/// What becomes of a growth; of none, nothing ever.
+async fn outcome(growing: &mut Option<Growing>) -> (Growth, Result<Admission, StoreError>) {
+    match growing {
+        Some(growing) => growing.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,0 +1,215 @@
+//! The answer's way through an exchange: chunk by chunk, as far as what is held goes, to its end or to where it is cut.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use attache_proto::response::Output;
+use attache_proto::{ApiError, ErrorKind};
+use bytes::{Bytes, BytesMut};
+
+use super::event::{Action, Body, Costs, End, LocalResponse, Reply};
+use super::lease::{Lease, Progress};
+use super::plan::Plan;
+use super::response::Answer;
+use super::summary::{Counted, Outcome};
+use super::{Exchange, OutOfOrder, Phase};
+use crate::config::model::RequestCost;
+use crate::limit::{Admission, Growth, StoreError};
+
+/// An answer that is passing.
+#[derive(Debug)]
+pub(super) struct Answering {
+    pub(super) plan: Plan,
+    pub(super) answer: Answer,
+    /// A chunk that is not answered: the store has to say first whether there is more for it.
+    withheld: Option<Withheld>,
+}
+
+#[derive(Debug)]
+struct Withheld {
+    /// What of it goes on in any case.
+    passed: Bytes,
+    /// What of it comes after the event that may not.
+    rest: Bytes,
+    end: End,
+}
+
+impl Answering {
+    pub(super) fn new(plan: Plan, answer: Answer) -> Self {
+        Self { plan, answer, withheld: None }
+    }
+
+    fn progress(&self) -> Progress {
+        if self.withheld.is_some() { Progress::Withheld } else { Progress::Passing }
+    }
+}
+
+impl Exchange {
+    /// A chunk of the response's body came.
+    ///
+    /// # Errors
+    /// [`OutOfOrder`] when it is not its turn.
+    pub fn response_body(&mut self, chunk: &Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
+        match &mut self.phase {
+            Phase::Answering(answering) if answering.withheld.is_none() => {}
+            Phase::Foreign => {
+                if end == End::Last {
+                    self.phase = Phase::Over;
+                }
+                return Ok(Action::Answer(Reply::ResponseBody(Body::Unchanged, Costs::new())));
+            }
+            Phase::Cut(_) => return Ok(self.end_cut(end)),
+            _ => return Err(self.out_of_order("a response body chunk")),
+        }
+        if let (Some(released), Some(summary)) = (self.released, &mut self.summary)
+            && summary.time_to_first_token.is_none()
+            && !chunk.is_empty()
+        {
+            summary.time_to_first_token = Some(now.saturating_duration_since(released));
+        }
+        Ok(self.feed(Bytes::new(), chunk, end, now))
+    }
+
+    /// The growth that the ledger is to be asked for, once. At most one is under way: its outcome goes to
+    /// [`Exchange::grown`].
+    pub fn poll_growth(&mut self) -> Option<Growth> {
+        self.growth.take()
+    }
+
+    /// It is time to renew the lease of what is held.
+    pub fn renew(&mut self) {
+        if let Some(growth) = self.lease.as_mut().and_then(Lease::renew) {
+            self.growth = Some(growth);
+        }
+    }
+
+    /// The ledger answered a growth. What waited for it is answered now.
+    pub fn grown(&mut self, growth: &Growth, answer: &Result<Admission, StoreError>, now: Instant) -> Action {
+        let Some(lease) = &mut self.lease else { return Action::Wait };
+        let Phase::Answering(answering) = &mut self.phase else {
+            lease.answered(growth, answer, 0, Progress::Passing);
+            return Action::Wait;
+        };
+        lease.answered(growth, answer, answering.answer.delivered(), answering.progress());
+        if lease.is_led() {
+            answering.answer.allow(lease.allowance().unwrap_or(u64::MAX));
+        }
+        match answering.withheld.take() {
+            Some(Withheld { passed, rest, end }) => self.feed(passed, &rest, end, now),
+            None => {
+                self.ask(Progress::Passing);
+                Action::Wait
+            }
+        }
+    }
+
+    /// Whether a chunk of the answer waits for a growth.
+    pub fn is_withholding(&self) -> bool {
+        matches!(&self.phase, Phase::Answering(answering) if answering.withheld.is_some())
+    }
+
+    /// Passes a chunk on, behind what of it has passed already.
+    fn feed(&mut self, passed: Bytes, chunk: &Bytes, end: End, now: Instant) -> Action {
+        let Phase::Answering(answering) = &mut self.phase else { return Action::Wait };
+        let body = match answering.answer.feed(chunk, end) {
+            Output::Unchanged if passed.is_empty() => Body::Unchanged,
+            Output::Unchanged => Body::Replaced(joined(passed, chunk)),
+            Output::Replaced(bytes) => Body::Replaced(joined(passed, &bytes)),
+            Output::Withheld { passed: more, rest } => {
+                answering.withheld = Some(Withheld { passed: joined(passed, &more), rest, end });
+                return self.withhold(now);
+            }
+        };
+        let costs = match end {
+            End::More => {
+                self.ask(Progress::Passing);
+                Costs::new()
+            }
+            End::Last => self.finish_answer(now),
+        };
+        Action::Answer(Reply::ResponseBody(body, costs))
+    }
+
+    /// Waits for a growth, or ends the answer if there is none to wait for.
+    fn withhold(&mut self, now: Instant) -> Action {
+        let error = self.lease.as_ref().and_then(|lease| lease.end().cloned());
+        if error.is_none() {
+            self.ask(Progress::Withheld);
+            if self.lease.as_ref().is_some_and(Lease::is_growing) {
+                return Action::Wait;
+            }
+        }
+        let error = error.unwrap_or_else(|| ApiError::new(ErrorKind::RateLimited, "what was reserved is used up"));
+        self.cut(&error, now)
+    }
+
+    /// Asks for a growth if it is time for one.
+    fn ask(&mut self, progress: Progress) {
+        if let (Some(lease), Phase::Answering(answering)) = (&mut self.lease, &self.phase)
+            && let Some(growth) = lease.grow(answering.answer.delivered(), progress)
+        {
+            self.growth = Some(growth);
+        }
+    }
+
+    /// The answer is complete: learn, settle and say what it cost.
+    pub(super) fn finish_answer(&mut self, now: Instant) -> Costs {
+        let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Costs::new() };
+        let Answering { plan, answer, .. } = *answering;
+        let counted = answer.counted(&plan.estimate, plan.unreported);
+        if let Some(Counted::Reported(usage)) = &counted {
+            let key_id = self.key_id();
+            self.memory.experience.learn(&plan.served_model, key_id, &plan.lesson(usage));
+        }
+        let costs = self.costs(&plan, counted.as_ref());
+        self.note(|summary| summary.content_events = answer.content_events());
+        self.settle(counted);
+        self.end(Outcome::Answered(answer.status), now);
+        costs
+    }
+
+    /// Ends the answer before what is withheld of it. What was delivered is charged.
+    ///
+    /// In the caller's stream the error comes as an event, since its status has long been sent. The proxy is told to give up
+    /// the upstream with the next chunk, so that this one is on its way to the client by then.
+    fn cut(&mut self, error: &ApiError, now: Instant) -> Action {
+        let dialect = self.dialect();
+        let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Action::Wait };
+        let Answering { plan, answer, withheld } = *answering;
+        let Some(Withheld { passed, end, .. }) = withheld else { return Action::Wait };
+        let counted = answer.counted(&plan.estimate, plan.unreported);
+        let costs = self.costs(&plan, counted.as_ref());
+        self.note(|summary| summary.content_events = answer.content_events());
+        self.settle(counted);
+        self.end(Outcome::Cut, now);
+        if end == End::More {
+            self.phase = Phase::Cut(LocalResponse::error(error, dialect, "cut"));
+        }
+        let body = joined(passed, error.events(dialect).as_bytes());
+        Action::Answer(Reply::ResponseBody(Body::Replaced(body), costs))
+    }
+
+    /// More of an answer that was cut. An answer of ours is what makes the proxy reset both sides: the headers are long sent.
+    fn end_cut(&mut self, end: End) -> Action {
+        match (std::mem::replace(&mut self.phase, Phase::Over), end) {
+            (Phase::Cut(response), End::More) => Action::Respond(response),
+            _ => Action::Answer(Reply::ResponseBody(Body::Replaced(Bytes::new()), Costs::new())),
+        }
+    }
+
+    fn costs(&self, plan: &Plan, counted: Option<&Counted>) -> Costs {
+        let (Some(counted), Some(route)) = (counted, self.config.route(plan.rule)) else { return Costs::new() };
+        let published = |cost: &RequestCost| cost.cost.of(counted.usage(), &plan.context);
+        route.costs.iter().map(|cost| (Arc::clone(&cost.key), published(cost))).collect()
+    }
+}
+
+fn joined(first: Bytes, second: &[u8]) -> Bytes {
+    if second.is_empty() {
+        return first;
+    }
+    let mut bytes = BytesMut::with_capacity(first.len() + second.len());
+    bytes.extend_from_slice(&first);
+    bytes.extend_from_slice(second);
+    bytes.freeze()
+}

@@ -1,0 +1,410 @@
+//! A reservation while its answer streams: renewed, grown as more is delivered, and settled at the end.
+//!
+//! At most one growth is under way. Where a limit must not be overdrawn, no more is delivered than is held, so more is asked for
+//! ahead of need; where it may be, what is held follows what was delivered. Growths take no client's time but where an answer
+//! has used up what is held before the store has said whether there is more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attache_proto::{ApiError, ErrorKind, Usage};
+
+use crate::limit::{
+    Admission, Grown, Growth, Hold, OnStoreError, Refused, Reservation, ReserveRequest, Settlement, StoreError,
+};
+
+/// What a growth asks for, in tokens of output.
+const STEP: u64 = 256;
+
+/// Ahead of the end of what is held: at a hundred tokens a second, more than a second before.
+const AHEAD: u64 = 128;
+
+/// Between two attempts at a growth that nobody answers.
+const RETRY: u64 = 32;
+
+/// A reservation that is held for an answer.
+#[derive(Debug)]
+pub(super) struct Lease {
+    reservation: Reservation,
+    /// The most that the client lets the answer have.
+    bound: u64,
+    need: Need,
+    growing: Option<Growth>,
+    /// At how many delivered tokens more is asked for.
+    ask_at: u64,
+    /// How much is asked for then.
+    step: u64,
+    /// What may be delivered beyond what is held, as the store does not answer.
+    unheld: u64,
+    end: Option<ApiError>,
+}
+
+/// What a longer answer needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Nothing: no limit holds tokens.
+    Nothing,
+    /// That what is held follows.
+    Follow,
+    /// That it is held before it is delivered. While the store does not answer, the answer goes on.
+    Lead,
+    /// The same; while the store does not answer, it ends with what is held.
+    LeadOrEnd,
+}
+
+/// Whether the answer can go on with what is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It does.
+    Passing,
+    /// Its next event is withheld.
+    Withheld,
+}
+
+impl Lease {
+    /// What is held for an answer of which the client bounds the output by `bound`.
+    pub(super) fn new(reservation: Reservation, bound: Option<u64>) -> Self {
+        let need = Need::of(reservation.request());
+        let mut lease = Self {
+            reservation,
+            bound: bound.unwrap_or(u64::MAX),
+            need,
+            growing: None,
+            ask_at: 0,
+            step: STEP,
+            unheld: 0,
+            end: None,
+        };
+        lease.ask_at = lease.next_ask();
+        lease
+    }
+
+    /// How many tokens of output may be delivered; `None` if it does not matter.
+    pub(super) fn allowance(&self) -> Option<u64> {
+        // Once all is held that the client lets the answer have, the upstream ends it: its count is better than ours.
+        let is_led = self.is_led() && self.held() < self.bound;
+        is_led.then(|| self.held().saturating_add(self.unheld))
+    }
+
+    /// What is held.
+    pub(super) fn reservation(&self) -> &Reservation {
+        &self.reservation
+    }
+
+    /// Whether nothing that is more than the allowance may be delivered before it is held.
+    pub(super) fn is_led(&self) -> bool {
+        matches!(self.need, Need::Lead | Need::LeadOrEnd)
+    }
+
+    /// With which error the answer has to end where it is withheld.
+    pub(super) fn end(&self) -> Option<&ApiError> {
+        self.end.as_ref()
+    }
+
+    /// Begins the lease anew, if nothing is under way that does so.
+    pub(super) fn renew(&mut self) -> Option<Growth> {
+        self.begin(0)
+    }
+
+    /// Asks for more if it is time to, with so much delivered.
+    pub(super) fn grow(&mut self, delivered: u64, progress: Progress) -> Option<Growth> {
+        let room = self.bound.saturating_sub(self.held());
+        let is_due = delivered >= self.ask_at || progress == Progress::Withheld;
+        if self.need == Need::Nothing || room == 0 || !is_due {
+            return None;
+        }
+        let behind = delivered.saturating_sub(self.held());
+        let more = match self.need {
+            Need::Lead | Need::LeadOrEnd => behind.saturating_add(self.step),
+            Need::Nothing | Need::Follow => behind.max(self.step),
+        };
+        self.begin(more.min(room))
+    }
+
+    /// The store answered, with so much delivered by now.
+    pub(super) fn answered(
+        &mut self,
+        growth: &Growth,
+        answer: &Result<Admission, StoreError>,
+        delivered: u64,
+        progress: Progress,
+    ) {
+        self.growing = None;
+        let is_renewal = Arc::ptr_eq(&growth.from, &growth.to);
+        match (self.reservation.note(growth, answer), answer) {
+            _ if is_renewal => {}
+            (Grown::Granted, _) => {
+                self.unheld = 0;
+                // After what was left is taken, nothing will be for a while.
+                self.ask_at = if self.step == STEP { self.next_ask() } else { u64::MAX };
+                self.step = STEP;
+            }
+            (Grown::Refused, Ok(Admission::Refused { by, states })) => self.refused(growth, *by, states, progress),
+            _ => {
+                self.ask_at = delivered.saturating_add(RETRY);
+                match self.need {
+                    Need::LeadOrEnd if progress == Progress::Withheld => self.end = Some(unanswered()),
+                    Need::LeadOrEnd => {}
+                    _ => {
+                        let behind = delivered.saturating_sub(self.held());
+                        self.unheld = behind.max(self.unheld).saturating_add(STEP);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How it ends when the model used `usage`.
+    pub(super) fn settlement(mut self, usage: &Usage) -> Settlement {
+        if let Some(growth) = self.growing.take() {
+            // Nobody will hear of its answer.
+            self.reservation.note(&growth, &Err(StoreError::Timeout(Duration::ZERO)));
+        }
+        self.reservation.settlement(usage)
+    }
+
+    /// Whether a growth is under way.
+    pub(super) fn is_growing(&self) -> bool {
+        self.growing.is_some()
+    }
+
+    fn begin(&mut self, more: u64) -> Option<Growth> {
+        if self.growing.is_some() {
+            return None;
+        }
+        self.growing = Some(self.reservation.growth(more));
+        self.growing.clone()
+    }
+
+    fn refused(&mut self, growth: &Growth, by: usize, states: &[crate::limit::CounterState], progress: Progress) {
+        let asked = growth.to.estimate.output.saturating_sub(self.held());
+        let left = growth.to.output_room(states).unwrap_or(0).saturating_sub(self.held());
+        if (1..asked).contains(&left) {
+            (self.step, self.ask_at) = (left, 0);
+            return;
+        }
+        (self.step, self.ask_at) = (STEP, u64::MAX);
+        // An event is withheld only when the store has just been asked: others may have given back in the meantime.
+        if progress == Progress::Withheld {
+            let states = states.iter().copied().map(Some).collect();
+            self.end = Some(Refused { request: Arc::clone(&growth.to), by, states }.error());
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.reservation.request().estimate.output
+    }
+
+    fn next_ask(&self) -> u64 {
+        match self.need {
+            Need::Nothing => u64::MAX,
+            Need::Follow => self.held().saturating_add(STEP),
+            // A short answer is not asked for more before half of it is there.
+            Need::Lead | Need::LeadOrEnd => self.held() - AHEAD.min(self.held() / 2),
+        }
+    }
+}
+
+impl Need {
+    fn of(request: &ReserveRequest) -> Self {
+        let longer = request.grown(STEP);
+        let growing = || request.holds.iter().zip(&longer.holds).filter(|(now, then)| then.amount() > now.amount());
+        let holds = |matches: fn(&Hold) -> bool| growing().any(|(hold, _)| matches(hold));
+        if holds(|hold| hold.is_capped() && hold.limit.on_store_error == OnStoreError::Deny) {
+            Self::LeadOrEnd
+        } else if holds(Hold::is_capped) {
+            Self::Lead
+        } else if growing().next().is_some() {
+            Self::Follow
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+fn unanswered() -> ApiError {
+    ApiError::new(ErrorKind::Unavailable, "the token ledger does not answer, and what was reserved is used up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{
+        Cap, Cost, CostContext, CounterState, Decision, Enforcement, Estimate, Keeper, Limit, Mode, Priority, Quantity,
+        Subject, Window,
+    };
+
+    /// An answer of 300 tokens at first, to a prompt of 100, under one limit.
+    fn lease(cap: Cap, on_store_error: OnStoreError, bound: Option<u64>) -> Lease {
+        leased(Quantity::Tokens(Cost::Total), cap, on_store_error, bound)
+    }
+
+    fn leased(quantity: Quantity, cap: Cap, on_store_error: OnStoreError, bound: Option<u64>) -> Lease {
+        let limit = Arc::new(Limit {
+            id: "ns/policy/limit".into(),
+            per: vec![],
+            when: vec![],
+            quantity,
+            amount: 1_000,
+            low_priority_percent: 100,
+            window: Window::Fixed(Duration::from_secs(60)),
+            mode: Mode::Strict,
+            cap,
+            enforcement: Enforcement::Refuse,
+            on_store_error,
+        });
+        let name: Arc<str> = "m".into();
+        let [model, served_model, backend, route] = [(); 4].map(|()| Arc::clone(&name));
+        let context = Arc::new(CostContext { model, served_model, backend, route });
+        let subject = Subject {
+            key_id: None,
+            tenant: None,
+            priority: Priority::Normal,
+            context: &context,
+            model_class: None,
+            label: &|_| None,
+            header: &|_| None,
+        };
+        let estimate = Estimate { input: 100, input_at_most: 100, output: 300 };
+        let request = Arc::new(ReserveRequest::new(&[limit], &subject, estimate));
+        match Decision::new(request, Admission::Granted { states: vec![state(0)] }, Keeper::Store) {
+            Decision::Granted(reservation) => Lease::new(reservation, bound),
+            Decision::Refused(_) => panic!(),
+        }
+    }
+
+    fn state(settled: u64) -> CounterState {
+        let minute = Duration::from_secs(60);
+        CounterState { bucket: 0, epoch: 0, settled, previous: 0, held: 0, left: minute, length: minute }
+    }
+
+    fn outputs(growth: &Growth) -> (u64, u64) {
+        (growth.from.estimate.output, growth.to.estimate.output)
+    }
+
+    fn granted() -> Result<Admission, StoreError> {
+        Ok(Admission::Granted { states: vec![state(0)] })
+    }
+
+    /// The answer of a limit of which others have used so much.
+    fn refused(settled: u64) -> Result<Admission, StoreError> {
+        Ok(Admission::Refused { by: 0, states: vec![state(settled)] })
+    }
+
+    fn timeout() -> Result<Admission, StoreError> {
+        Err(StoreError::Timeout(Duration::ZERO))
+    }
+
+    #[test]
+    fn under_a_cap_more_is_asked_for_ahead_of_need_and_one_growth_at_a_time() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        assert_eq!(lease.allowance(), Some(300));
+        assert!(lease.grow(171, Progress::Passing).is_none());
+        let growth = lease.grow(172, Progress::Passing).unwrap();
+        assert_eq!(outputs(&growth), (300, 556));
+        assert!(lease.grow(300, Progress::Withheld).is_none() && lease.renew().is_none());
+        lease.answered(&growth, &granted(), 180, Progress::Passing);
+        assert_eq!(lease.allowance(), Some(556));
+        assert!(lease.grow(427, Progress::Passing).is_none());
+        assert_eq!(outputs(&lease.grow(428, Progress::Passing).unwrap()), (556, 812));
+    }
+
+    #[test]
+    fn without_a_cap_what_is_held_follows_what_was_delivered() {
+        let mut lease = lease(Cap::Open, OnStoreError::Deny, None);
+        assert_eq!(lease.allowance(), None);
+        assert!(lease.grow(555, Progress::Passing).is_none());
+        let growth = lease.grow(556, Progress::Passing).unwrap();
+        assert_eq!(outputs(&growth), (300, 556));
+        lease.answered(&growth, &granted(), 560, Progress::Passing);
+        // One event may be much.
+        assert_eq!(outputs(&lease.grow(5_000, Progress::Passing).unwrap()), (556, 5_000));
+    }
+
+    #[test]
+    fn what_the_client_bounds_is_not_held_twice() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, Some(400));
+        let growth = lease.grow(200, Progress::Passing).unwrap();
+        assert_eq!(outputs(&growth), (300, 400));
+        lease.answered(&growth, &granted(), 200, Progress::Passing);
+        assert_eq!(lease.allowance(), None, "the upstream ends it");
+        assert!(lease.grow(400, Progress::Passing).is_none());
+        assert_eq!(outputs(&lease.renew().unwrap()), (400, 400));
+    }
+
+    #[test]
+    fn a_limit_that_counts_no_tokens_of_output_lets_every_answer_be() {
+        for quantity in [Quantity::Requests, Quantity::Concurrency, Quantity::Tokens(Cost::Input)] {
+            let mut lease = leased(quantity, Cap::Capped, OnStoreError::Deny, None);
+            assert_eq!(lease.allowance(), None);
+            assert!(lease.grow(100_000, Progress::Passing).is_none());
+        }
+    }
+
+    #[test]
+    fn where_more_is_refused_the_rest_is_taken_and_then_the_answer_ends() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        let growth = lease.grow(200, Progress::Passing).unwrap();
+        // Of 1,000, 550 are others': 350 for the answer.
+        lease.answered(&growth, &refused(550), 210, Progress::Passing);
+        let rest = lease.grow(210, Progress::Passing).unwrap();
+        assert_eq!(outputs(&rest), (300, 350));
+        lease.answered(&rest, &granted(), 220, Progress::Passing);
+        assert_eq!(lease.allowance(), Some(350));
+        assert!(lease.grow(349, Progress::Passing).is_none(), "nothing is left to ask for");
+        // At the very end somebody may have given back.
+        let last = lease.grow(350, Progress::Withheld).unwrap();
+        assert_eq!(outputs(&last), (350, 606));
+        lease.answered(&last, &refused(550), 350, Progress::Withheld);
+        let error = lease.end().unwrap();
+        assert_eq!(error.kind, ErrorKind::RateLimited);
+        assert!(error.message.contains("Limit 1000, Used 550, Requested 706."), "{}", error.message);
+    }
+
+    #[test]
+    fn a_refusal_that_comes_late_ends_an_answer_that_waits_for_it() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        let growth = lease.grow(200, Progress::Passing).unwrap();
+        lease.answered(&growth, &refused(600), 300, Progress::Withheld);
+        assert!(lease.end().is_some());
+    }
+
+    #[test]
+    fn while_the_store_does_not_answer_the_limit_says_whether_the_answer_goes_on() {
+        let mut going_on = lease(Cap::Capped, OnStoreError::Local, None);
+        let growth = going_on.grow(200, Progress::Passing).unwrap();
+        going_on.answered(&growth, &timeout(), 250, Progress::Passing);
+        assert_eq!(going_on.allowance(), Some(556));
+        assert!(going_on.grow(281, Progress::Passing).is_none());
+        let again = going_on.grow(282, Progress::Passing).unwrap();
+        assert_eq!(outputs(&again), (300, 556));
+        assert!(again.doubt.is_some(), "what became of the first is not known");
+        going_on.answered(&again, &timeout(), 400, Progress::Passing);
+        assert_eq!(going_on.allowance(), Some(812));
+        let behind = going_on.grow(432, Progress::Passing).unwrap();
+        assert_eq!(outputs(&behind), (300, 688));
+        going_on.answered(&behind, &granted(), 440, Progress::Passing);
+        assert_eq!(going_on.allowance(), Some(688));
+
+        let mut ending = lease(Cap::Capped, OnStoreError::Deny, None);
+        let growth = ending.grow(200, Progress::Passing).unwrap();
+        ending.answered(&growth, &timeout(), 250, Progress::Passing);
+        assert_eq!((ending.allowance(), ending.end()), (Some(300), None));
+        let last = ending.grow(300, Progress::Withheld).unwrap();
+        ending.answered(&last, &timeout(), 300, Progress::Withheld);
+        assert_eq!(ending.end().map(|error| error.kind), Some(ErrorKind::Unavailable));
+    }
+
+    #[test]
+    fn what_is_under_way_at_the_end_is_in_doubt_but_for_a_renewal() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        lease.grow(200, Progress::Passing).unwrap();
+        let settlement = lease.settlement(&Usage { total: 350, ..Usage::default() });
+        assert_eq!((settlement.charges[0].hold.estimate, settlement.charges[0].actual), (400, 350));
+        assert_eq!(settlement.doubt.unwrap().holds[0].estimate, 656);
+
+        let mut renewed = self::lease(Cap::Capped, OnStoreError::Local, None);
+        renewed.renew().unwrap();
+        assert!(renewed.settlement(&Usage::default()).doubt.is_none());
+    }
+}

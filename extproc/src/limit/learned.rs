@@ -1,0 +1,370 @@
+//! What complete answers taught about the next ones: how dense a model's prompts are, and how long a caller's answers.
+//!
+//! Only usage that an upstream reported of an answer that went through to its end is learned from. One lock over everything,
+//! held for a few map operations. Memory is bounded by a number of entries; those that were not learned about for longest are
+//! forgotten, and start anew.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Learned;
+
+/// Pairs of a model and a key: some 3 MB.
+const MAX_PAIRS: usize = 16 * 1024;
+
+/// Models. Their names come from the configuration; this bounds what reloads may add to it.
+const MAX_MODELS: usize = 1024;
+
+/// Everything that was learned.
+#[derive(Default)]
+pub struct Experience {
+    books: Mutex<Books>,
+}
+
+/// One complete answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lesson {
+    /// Its prompt, where that was text alone.
+    pub prompt: Option<Prompt>,
+    /// Its output in tokens, all choices together, where it could have had any.
+    pub output: Option<u64>,
+}
+
+/// A prompt of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its bytes, as [`EstimateInput::prompt_bytes`](super::EstimateInput) counts them.
+    pub bytes: u64,
+    /// Its messages.
+    pub messages: u64,
+    /// Its tokens, those that came from a cache included.
+    pub tokens: u64,
+}
+
+impl Experience {
+    /// What is known of a model, and of the answers that it gives to a key.
+    pub fn of(&self, model: &str, key_id: Option<&str>) -> Learned {
+        let books = self.books();
+        let prompts = books.prompts.get(name(&[model])).copied().unwrap_or_default();
+        Learned {
+            bytes_per_token: prompts.bytes_per_token(),
+            fewest_bytes_per_token: prompts.fewest_bytes_per_token(),
+            template_tokens: prompts.template_tokens.ceil() as u64,
+            output_p90: books.outputs.get(pair(model, key_id)).and_then(|outputs| outputs.p90),
+        }
+    }
+
+    /// Learns from an answer of `model` to a key.
+    pub fn learn(&self, model: &str, key_id: Option<&str>, lesson: &Lesson) {
+        let mut books = self.books();
+        if let Some(prompt) = lesson.prompt.filter(Prompt::is_plausible) {
+            books.prompts.entry(name(&[model])).learn(&prompt);
+        }
+        if let Some(output) = lesson.output {
+            books.outputs.entry(pair(model, key_id)).learn(output);
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing in here panics half-way through a change; if it did, an estimate would be off.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Experience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Experience").finish_non_exhaustive()
+    }
+}
+
+struct Books {
+    prompts: Recent<Prompts>,
+    outputs: Recent<Outputs>,
+}
+
+impl Default for Books {
+    fn default() -> Self {
+        Self { prompts: Recent::with_room_for(MAX_MODELS), outputs: Recent::with_room_for(MAX_PAIRS) }
+    }
+}
+
+impl Prompt {
+    /// Whether a tokenizer may have done this: a token of text has no more than 16 bytes on average and no less than half of
+    /// one, and no template adds more than some thousand tokens.
+    fn is_plausible(&self) -> bool {
+        let most = self.bytes.saturating_mul(2).saturating_add(MAX_TEMPLATE_TOKENS as u64);
+        self.bytes > 0 && self.tokens > 0 && self.tokens >= self.bytes / 16 && self.tokens <= most
+    }
+}
+
+/// A moving average is by so much of the last sample: it follows a change of traffic within some hundred answers.
+const AVERAGE: f64 = 1.0 / 32.0;
+/// An extreme gives way by so much of what the samples since have been short of it: within some thousand answers.
+const EXTREME: f64 = 1.0 / 256.0;
+/// A hold is safe against prompts that are this much denser than the densest of late.
+const MARGIN: f64 = 0.8;
+/// Prompts below are more of template than of text, and say little of how dense text is.
+const LONG_PROMPT_BYTES: u64 = 1024;
+const MAX_TEMPLATE_TOKENS: f64 = 4096.0;
+/// Tokens of a message that are not in its bytes. In ChatML: `<|im_start|>`, a line feed, `<|im_end|>`, a line feed, and one
+/// for its role, of which the bytes may be counted as less.
+pub(super) const MESSAGE_TOKENS: u64 = 5;
+
+/// What is known of a model's prompts.
+#[derive(Debug, Clone, Copy)]
+struct Prompts {
+    /// Moving averages. It is their ratio that is wanted: the average of ratios would be that of the shortest prompts, which
+    /// are mostly template.
+    bytes: f64,
+    tokens: f64,
+    /// The fewest bytes for a token of late, before the margin.
+    fewest: f64,
+    /// The most tokens of late that neither bytes nor messages explain.
+    template_tokens: f64,
+}
+
+impl Default for Prompts {
+    fn default() -> Self {
+        let Learned { bytes_per_token, fewest_bytes_per_token, template_tokens, .. } = Learned::default();
+        // As if one prompt of a thousand tokens had been seen.
+        Self {
+            bytes: 1024.0 * bytes_per_token,
+            tokens: 1024.0,
+            fewest: fewest_bytes_per_token / MARGIN,
+            template_tokens: template_tokens as f64,
+        }
+    }
+}
+
+impl Prompts {
+    fn learn(&mut self, prompt: &Prompt) {
+        let (bytes, tokens) = (prompt.bytes as f64, prompt.tokens as f64);
+        self.bytes += AVERAGE * (bytes - self.bytes);
+        self.tokens += AVERAGE * (tokens - self.tokens);
+        if prompt.bytes >= LONG_PROMPT_BYTES {
+            let sample = bytes / tokens;
+            self.fewest = sample.min(self.fewest + EXTREME * (sample - self.fewest));
+        }
+        let explained = bytes / self.fewest_bytes_per_token() + (prompt.messages.saturating_mul(MESSAGE_TOKENS)) as f64;
+        let sample = (tokens - explained).clamp(0.0, MAX_TEMPLATE_TOKENS);
+        self.template_tokens = sample.max(self.template_tokens + EXTREME * (sample - self.template_tokens));
+    }
+
+    fn bytes_per_token(&self) -> f64 {
+        (self.bytes / self.tokens).clamp(0.5, 16.0)
+    }
+
+    fn fewest_bytes_per_token(&self) -> f64 {
+        (self.fewest * MARGIN).clamp(0.5, 16.0)
+    }
+}
+
+/// Answers that are remembered of a pair.
+const REMEMBERED: usize = 32;
+/// Before this many, they say too little of the next one.
+const ENOUGH: usize = 8;
+
+/// The last answers to one key.
+#[derive(Debug, Clone, Copy, Default)]
+struct Outputs {
+    tokens: [u32; REMEMBERED],
+    /// How many there were, of which the last ones are remembered.
+    count: usize,
+    p90: Option<u64>,
+}
+
+impl Outputs {
+    fn learn(&mut self, output: u64) {
+        if let Some(oldest) = self.tokens.get_mut(self.count % REMEMBERED) {
+            *oldest = u32::try_from(output).unwrap_or(u32::MAX);
+        }
+        self.count = self.count.wrapping_add(1).max(1);
+        let known = self.count.min(REMEMBERED);
+        if known < ENOUGH {
+            return;
+        }
+        let mut tokens = self.tokens;
+        let Some(tokens) = tokens.get_mut(..known) else { return };
+        tokens.sort_unstable();
+        // The smallest that nine of ten do not exceed.
+        self.p90 = tokens.get((known * 9).div_ceil(10) - 1).map(|tokens| u64::from(*tokens).max(1));
+    }
+}
+
+/// A map that forgets what was not written for longest, half of it at a time.
+struct Recent<V> {
+    young: HashMap<u128, V>,
+    old: HashMap<u128, V>,
+    half: usize,
+}
+
+impl<V: Default> Recent<V> {
+    fn with_room_for(entries: usize) -> Self {
+        Self { young: HashMap::new(), old: HashMap::new(), half: entries / 2 }
+    }
+
+    fn get(&self, key: u128) -> Option<&V> {
+        self.young.get(&key).or_else(|| self.old.get(&key))
+    }
+
+    fn entry(&mut self, key: u128) -> &mut V {
+        if !self.young.contains_key(&key) && self.young.len() >= self.half {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let old = &mut self.old;
+        self.young.entry(key).or_insert_with(|| old.remove(&key).unwrap_or_default())
+    }
+}
+
+fn pair(model: &str, key_id: Option<&str>) -> u128 {
+    name(&[model, key_id.unwrap_or_default()])
+}
+
+/// 128 bits that no two lists of texts share: each is preceded by its length.
+fn name(texts: &[&str]) -> u128 {
+    let mut hash = Xxh3::new();
+    for text in texts {
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    }
+    hash.digest128()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prompt(bytes: u64, tokens: u64) -> Lesson {
+        Lesson { prompt: Some(Prompt { bytes, messages: 1, tokens }), output: None }
+    }
+
+    fn output(tokens: u64) -> Lesson {
+        Lesson { prompt: None, output: Some(tokens) }
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_model_before_its_first_answer() {
+        assert_eq!(Experience::default().of("m", Some("k")), Learned::default());
+    }
+
+    #[test]
+    fn the_bytes_of_a_token_are_learned_by_model_and_short_prompts_hardly_count() {
+        let experience = Experience::default();
+        for _ in 0..300 {
+            experience.learn("dense", None, &prompt(6_000, 3_000));
+            experience.learn("mixed", None, &prompt(6_000, 1_500));
+            experience.learn("mixed", None, &prompt(6, 9));
+        }
+        let learned = |model: &str| experience.of(model, None).bytes_per_token;
+        assert!((learned("dense") - 2.0).abs() < 0.01, "{}", learned("dense"));
+        assert!((learned("mixed") - 4.0).abs() < 0.1, "{}", learned("mixed"));
+        assert_eq!(learned("other"), 4.0);
+    }
+
+    #[test]
+    fn the_densest_prompt_is_expected_at_once_and_for_long() {
+        let experience = Experience::default();
+        let fewest = || experience.of("m", None).fewest_bytes_per_token;
+        experience.learn("m", None, &prompt(3_000, 3_000));
+        assert!((fewest() - 0.8).abs() < 1e-9, "{}", fewest());
+        for _ in 0..100 {
+            experience.learn("m", None, &prompt(4_000, 1_000));
+        }
+        assert!((1.2..2.0).contains(&fewest()), "{}", fewest());
+        for _ in 0..3_000 {
+            experience.learn("m", None, &prompt(4_000, 1_000));
+        }
+        assert!((3.19..=3.2).contains(&fewest()), "{}", fewest());
+    }
+
+    #[test]
+    fn what_a_template_adds_is_learned_from_short_prompts() {
+        let experience = Experience::default();
+        experience.learn("m", None, &prompt(6, 150));
+        let learned = experience.of("m", None);
+        assert_eq!((learned.fewest_bytes_per_token, learned.template_tokens), (2.0, 142));
+    }
+
+    #[test]
+    fn what_no_tokenizer_does_is_ignored() {
+        let experience = Experience::default();
+        for (bytes, tokens) in
+            [(0, 7), (7, 0), (1_000, 1 << 53), (1 << 40, 1), (1_000, 7_000), (u64::MAX, u64::MAX / 17)]
+        {
+            experience.learn("m", None, &prompt(bytes, tokens));
+        }
+        assert_eq!(experience.of("m", None), Learned::default());
+    }
+
+    #[test]
+    fn nine_of_ten_answers_to_a_caller_stay_below_its_p90_once_there_were_enough() {
+        let experience = Experience::default();
+        for tokens in 1..=7 {
+            experience.learn("m", Some("k"), &output(tokens));
+            assert_eq!(experience.of("m", Some("k")).output_p90, None);
+        }
+        for tokens in 8..=30 {
+            experience.learn("m", Some("k"), &output(tokens));
+        }
+        let p90 = |model: &str, key| experience.of(model, key).output_p90;
+        assert_eq!(p90("m", Some("k")), Some(27));
+        // The oldest give way.
+        for tokens in 31..=64 {
+            experience.learn("m", Some("k"), &output(tokens));
+        }
+        assert_eq!(p90("m", Some("k")), Some(61));
+        assert_eq!((p90("m", None), p90("m", Some("other")), p90("mk", Some(""))), (None, None, None));
+        for _ in 0..40 {
+            experience.learn("m", Some("k"), &output(0));
+        }
+        assert_eq!(p90("m", Some("k")), Some(1), "an answer has at least a token");
+    }
+
+    #[test]
+    fn those_that_were_not_learned_about_for_longest_are_forgotten() {
+        let experience = Experience::default();
+        let learn = |key: &str| (0..8).for_each(|_| experience.learn("m", Some(key), &output(50)));
+        learn("regular");
+        for key in 0..3 * MAX_PAIRS {
+            learn(&key.to_string());
+            if key % 1_000 == 0 {
+                learn("regular");
+            }
+        }
+        let books = experience.books();
+        assert!(books.outputs.young.len() + books.outputs.old.len() <= MAX_PAIRS);
+        drop(books);
+        let is_known = |key: &str| experience.of("m", Some(key)).output_p90.is_some();
+        assert!(is_known("regular") && is_known(&(3 * MAX_PAIRS - 1).to_string()) && !is_known("0"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_densest_of_the_last_prompts_would_have_fit(
+            prompts in prop::collection::vec((1u64..100_000, 1u64..50, 5u32..200), 1..64),
+        ) {
+            let experience = Experience::default();
+            let mut last = None;
+            for (bytes, messages, percent) in prompts {
+                let tokens = (bytes * u64::from(percent) / 100).max(1);
+                let prompt = Prompt { bytes, messages, tokens };
+                if prompt.is_plausible() {
+                    experience.learn("m", None, &Lesson { prompt: Some(prompt), output: None });
+                    last = Some(prompt);
+                }
+            }
+            if let Some(prompt) = last {
+                let learned = experience.of("m", None);
+                let input = super::super::EstimateInput {
+                    prompt_bytes: prompt.bytes, messages: prompt.messages, ..Default::default()
+                };
+                prop_assert!(input.estimate(&learned).input_at_most >= prompt.tokens, "{prompt:?} {learned:?}");
+            }
+        }
+    }
+}
