@@ -19,15 +19,23 @@ pub const TENANT: &str = "x-attache-tenant";
 pub const RESERVATION: &str = "x-attache-reservation";
 /// Why the request went where it went, for people who debug; sent to clients only where the operator asks for it.
 pub const DECISION: &str = "x-attache-decision";
+/// That a key has nothing left, from the sidecar to the filter with a refusal: `attache_gate::Exhausted` as JSON. The filter
+/// takes it out of every answer, and believes it of the sidecar's alone.
+pub const EXHAUSTED: &str = "x-attache-exhausted";
+
+/// What Envoy calls an answer by which the sidecar refuses a request for a limit (`response.code_details`).
+pub const LIMITED_DETAILS: &str = "attache_limited";
 
 /// The headers of ours that are removed from what clients send before anything else looks at the request.
 ///
 /// [`MODEL`] is not among them: the filter may use it as a hint, to refuse early and never to admit, and the sidecar
 /// overwrites it always.
-pub const STRIPPED_EARLY: [&str; 7] = [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION];
+pub const STRIPPED_EARLY: [&str; 8] =
+    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, EXHAUSTED];
 
-/// Every request header of ours: [`STRIPPED_EARLY`] and [`MODEL`].
-pub const OWNED: [&str; 8] = [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, MODEL];
+/// Every header of ours: [`STRIPPED_EARLY`] and [`MODEL`].
+pub const OWNED: [&str; 9] =
+    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, EXHAUSTED, MODEL];
 
 /// The namespace of the dynamic metadata that carries request costs, as Envoy AI Gateway writes it, so that access logs
 /// and policies which read it go on working.

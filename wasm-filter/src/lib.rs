@@ -1,5 +1,6 @@
 //! The gate as a proxy-wasm filter: glue, and nothing else. It reads the request's headers, asks [`attache_gate`], and
-//! answers or lets pass. It never looks at bodies or responses.
+//! answers or lets pass. Of responses it reads one header, by which the sidecar says that a key has nothing left; it never
+//! looks at bodies.
 //!
 //! It must not be able to panic, because a panic ends the whole Wasm VM of an Envoy worker. So it takes header values as
 //! bytes (the SDK's `String` calls unwrap UTF-8; names are safe, as Envoy's codecs admit only RFC 9110 tokens), and it
@@ -8,13 +9,18 @@
 #![expect(missing_docs, reason = "`proxy_wasm::main!` makes `_initialize` public, and no comment can reach it there")]
 
 use std::array;
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use attache_gate::{ConfigError, Gate, GateConfig, Passed, Reason, Refusal, RequestHead, Verdict};
+use attache_gate::{
+    Caller, ConfigError, Exhausted, ExhaustedKeys, Gate, GateConfig, LimitRefusal, Passed, Reason, Refusal,
+    RequestHead, Verdict,
+};
 use attache_proto::{ApiError, Dialect, ErrorKind, headers};
 use proxy_wasm::hostcalls;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
-use proxy_wasm::types::{Action, Bytes, ContextType, LogLevel, MetricType};
+use proxy_wasm::types::{Action, Bytes, ContextType, LogLevel, MapType, MetricType};
 
 proxy_wasm::main! {{
     // Besides the level, this sets the hook that logs a panic's message: without it Envoy says only "unreachable".
@@ -39,7 +45,7 @@ impl RootContext for Plugin {
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Exchange { filter: Rc::clone(&self.filter) }))
+        Some(Box::new(Exchange { filter: Rc::clone(&self.filter), caller: None }))
     }
 
     fn get_type(&self) -> Option<ContextType> {
@@ -51,17 +57,34 @@ impl RootContext for Plugin {
 struct Filter {
     gate: Option<Gate>,
     counters: Option<Counters>,
+    exhausted: RefCell<ExhaustedKeys>,
+    started: Instant,
 }
 
 impl Filter {
     fn without_configuration() -> Self {
-        Self { gate: None, counters: None }
+        Self { gate: None, counters: None, exhausted: RefCell::default(), started: Instant::now() }
     }
 
     fn configured(json: &[u8]) -> Self {
         let gate = GateConfig::from_json(json).and_then(Gate::new);
         let gate = gate.inspect_err(log_unusable).ok();
-        Self { gate, counters: Some(Counters::define()) }
+        Self { gate, counters: Some(Counters::define()), ..Self::without_configuration() }
+    }
+
+    fn refusal(&self, passed: &Passed) -> Option<LimitRefusal> {
+        self.exhausted.try_borrow_mut().ok()?.refusal(passed, self.now())
+    }
+
+    fn learn(&self, caller: &Caller, exhausted: Exhausted) {
+        if let Ok(mut keys) = self.exhausted.try_borrow_mut() {
+            keys.learn(caller, exhausted, self.now());
+        }
+    }
+
+    /// Since the filter began, by Envoy's monotonic clock: nobody sets it, so no key is refused for longer than it was said.
+    fn now(&self) -> Duration {
+        self.started.elapsed()
     }
 }
 
@@ -72,6 +95,8 @@ fn log_unusable(error: &ConfigError) {
 /// One request.
 struct Exchange {
     filter: Rc<Filter>,
+    /// Whose it is, once it has passed.
+    caller: Option<Caller>,
 }
 
 impl Context for Exchange {}
@@ -82,10 +107,34 @@ impl HttpContext for Exchange {
         let head = RequestHead::read(headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
         let Some(gate) = &self.filter.gate else { return self.refuse_unconfigured(&headers) };
         match gate.check(&head) {
-            Verdict::Pass(passed) => self.pass(&passed, &head),
+            Verdict::Pass(passed) => match self.filter.refusal(&passed) {
+                Some(refusal) => self.refuse_exhausted(&refusal),
+                None => self.pass(passed, &head),
+            },
             Verdict::Refuse(refusal) => self.refuse(&refusal),
         }
     }
+
+    fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        // Straight from the host: the trait's methods unwrap.
+        let Ok(Some(value)) = hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, headers::EXHAUSTED) else {
+            return Action::Continue;
+        };
+        let _ = hostcalls::remove_map_value(MapType::HttpResponseHeaders, headers::EXHAUSTED);
+        if let (Some(caller), Some(exhausted), true) =
+            (&self.caller, Exhausted::from_header(&value), is_refusal_of_the_sidecar())
+        {
+            self.filter.learn(caller, exhausted);
+        }
+        Action::Continue
+    }
+}
+
+/// Whether the response is the sidecar's own answer: Envoy keeps its reason apart from the headers, where no model server
+/// can write one.
+fn is_refusal_of_the_sidecar() -> bool {
+    let details = hostcalls::get_property(vec!["response", "code_details"]);
+    details.is_ok_and(|details| details.is_some_and(|details| details == headers::LIMITED_DETAILS.as_bytes()))
 }
 
 impl Exchange {
@@ -93,7 +142,7 @@ impl Exchange {
     /// finds the caller out for itself.
     ///
     /// Envoy looks for the route anew after each header written, so what need not change is not touched.
-    fn pass(&self, passed: &Passed, head: &RequestHead<'_>) -> Action {
+    fn pass(&mut self, passed: Passed, head: &RequestHead<'_>) -> Action {
         let written = match &passed.caller {
             Some(caller) => [Some((headers::KEY_ID, caller.key_id())), Some((headers::TENANT, caller.tenant()))],
             None => [None, None],
@@ -105,6 +154,7 @@ impl Exchange {
         for (name, value) in written.into_iter().flatten() {
             self.set_http_request_header(name, Some(value));
         }
+        self.caller = passed.caller;
         self.count(|counters| counters.passed);
         Action::Continue
     }
@@ -113,6 +163,11 @@ impl Exchange {
         self.count(|counters| counters.refused.get(refusal.reason.index()).copied().flatten());
         let headers = refusal.headers().collect();
         self.answer(refusal.status(), headers, &refusal.body())
+    }
+
+    fn refuse_exhausted(&self, refusal: &LimitRefusal) -> Action {
+        self.count(|counters| counters.exhausted);
+        self.answer(refusal.status(), refusal.headers().collect(), &refusal.body())
     }
 
     fn refuse_unconfigured(&self, headers: &[(String, Bytes)]) -> Action {
@@ -151,6 +206,7 @@ const RETRY_AFTER_SECONDS: &str = "5";
 struct Counters {
     passed: Option<u32>,
     refused: [Option<u32>; Reason::COUNT],
+    exhausted: Option<u32>,
     unconfigured: Option<u32>,
 }
 
@@ -161,6 +217,7 @@ impl Counters {
         Self {
             passed: counter("attache_filter_passed"),
             refused: array::from_fn(|index| Reason::NAMES.get(index).and_then(|reason| refused(reason))),
+            exhausted: refused("exhausted"),
             unconfigured: refused("unconfigured"),
         }
     }

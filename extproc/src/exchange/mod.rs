@@ -326,11 +326,17 @@ impl Exchange {
             summary.limits.extend(LimitEvent::shadows(refused.standings()));
             summary.limits.extend(LimitEvent::refusals(refused));
         });
-        let response = LocalResponse {
-            headers: refused.headers(),
-            ..LocalResponse::error(&refused.error(), self.dialect(), "limited")
-        };
+        let mut headers = refused.headers();
+        headers.extend(self.exhausted(refused));
+        let response = LocalResponse { headers, ..LocalResponse::error(&refused.error(), self.dialect(), "limited") };
         self.respond(response, now)
+    }
+
+    /// What the filter is told with a refusal, where there is a filter: nobody else says in the request who the caller is.
+    fn exhausted(&self, refused: &Refused) -> Option<(&'static str, String)> {
+        let Head { caller, headers: request, .. } = self.head.as_ref()?;
+        let caller = caller.as_ref().filter(|caller| request.only(headers::KEY_ID) == Some(caller.key_id()))?;
+        Some((headers::EXHAUSTED, refused.exhausted(&self.config, caller)?.to_header()?))
     }
 
     /// Lets the request go: one reply for every message that is unanswered.

@@ -7,6 +7,8 @@ use std::cmp::Ordering;
 use std::fmt::Write;
 use std::time::Duration;
 
+use attache_gate::{HeaderValue, whole_seconds};
+
 use super::refusal::retry_after;
 use super::{CounterState, Enforcement, Hold, Quantity, Refused, Reservation};
 
@@ -31,22 +33,30 @@ struct Names {
 impl Reservation {
     /// The rate-limit headers of the answer, in lower case.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        headers(self.standings())
+        now(headers(self.standings()))
     }
 }
 
 impl Refused {
     /// The rate-limit headers of the refusal, in lower case, and when to come back.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        let mut headers = headers(self.standings());
-        let wait = self.retry_after();
-        headers.push(("retry-after", whole_seconds(wait).to_string()));
-        headers.push(("retry-after-ms", whole_milliseconds(wait).to_string()));
-        headers
+        now(headers(self.standings()).into_iter().chain(come_back(self.retry_after())))
     }
 }
 
-fn headers<'a>(standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>) -> Vec<(&'static str, String)> {
+/// When to come back.
+pub(super) fn come_back(wait: Duration) -> [(&'static str, HeaderValue); 2] {
+    [("retry-after", HeaderValue::Seconds(wait)), ("retry-after-ms", HeaderValue::Milliseconds(wait))]
+}
+
+fn now(headers: impl IntoIterator<Item = (&'static str, HeaderValue)>) -> Vec<(&'static str, String)> {
+    headers.into_iter().map(|(name, value)| (name, value.after(Duration::ZERO))).collect()
+}
+
+/// The headers that tell of these limits.
+pub(super) fn headers<'a>(
+    standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>,
+) -> Vec<(&'static str, HeaderValue)> {
     let standings: Vec<_> = standings
         .filter(|(hold, _)| hold.limit.enforcement == Enforcement::Refuse)
         .filter(|(hold, _)| hold.limit.quantity != Quantity::Concurrency)
@@ -55,15 +65,15 @@ fn headers<'a>(standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>) ->
     let mut headers = Vec::new();
     for (names, kind) in [(TOKENS, Kind::Tokens), (REQUESTS, Kind::Requests)] {
         if let Some(standing) = most_constrained(standings.iter().filter(|standing| standing.kind() == kind)) {
-            headers.push((names.limit, standing.limit().to_string()));
-            headers.push((names.remaining, standing.remaining().to_string()));
-            headers.push((names.reset, spoken(standing.reset)));
+            headers.push((names.limit, HeaderValue::Fixed(standing.limit().to_string())));
+            headers.push((names.remaining, HeaderValue::Fixed(standing.remaining().to_string())));
+            headers.push((names.reset, HeaderValue::Spoken(standing.reset)));
         }
     }
     if let Some(standing) = most_constrained(standings.iter()) {
-        headers.push((ANY.limit, with_policies(standing, &standings)));
-        headers.push((ANY.remaining, standing.remaining().to_string()));
-        headers.push((ANY.reset, whole_seconds(standing.reset).to_string()));
+        headers.push((ANY.limit, HeaderValue::Fixed(with_policies(standing, &standings))));
+        headers.push((ANY.remaining, HeaderValue::Fixed(standing.remaining().to_string())));
+        headers.push((ANY.reset, HeaderValue::Seconds(standing.reset)));
     }
     headers
 }
@@ -133,29 +143,6 @@ fn with_policies(shown: &Standing<'_>, all: &[Standing<'_>]) -> String {
         let _ = write!(text, ", {};w={}", standing.limit(), whole_seconds(standing.hold.limit.window.longest()));
     }
     text
-}
-
-/// A duration as OpenAI writes it (`20ms`, `1s`, `6m0s`, `1h0m0s`), rounded up: whoever waits that long does not come early.
-pub(super) fn spoken(duration: Duration) -> String {
-    let milliseconds = whole_milliseconds(duration);
-    if milliseconds < 1_000 {
-        return format!("{milliseconds}ms");
-    }
-    let seconds = whole_seconds(duration);
-    let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{rest}s"),
-        (0, _) => format!("{minutes}m{rest}s"),
-        _ => format!("{hours}h{minutes}m{rest}s"),
-    }
-}
-
-fn whole_seconds(duration: Duration) -> u128 {
-    duration.as_nanos().div_ceil(1_000_000_000).max(1)
-}
-
-fn whole_milliseconds(duration: Duration) -> u128 {
-    duration.as_nanos().div_ceil(1_000_000).max(1)
 }
 
 #[cfg(test)]
@@ -275,17 +262,6 @@ mod tests {
     #[test]
     fn a_request_without_limits_gets_no_headers() {
         assert_eq!(lines(Admission::Granted { states: vec![] }, &[]), [""; 0]);
-    }
-
-    #[test]
-    fn durations_read_as_openai_writes_them() {
-        let spoken = |ms| spoken(Duration::from_millis(ms));
-        assert_eq!(spoken(0), "1ms");
-        assert_eq!(spoken(20), "20ms");
-        assert_eq!(spoken(1_000), "1s");
-        assert_eq!(spoken(17_001), "18s");
-        assert_eq!(spoken(360_000), "6m0s");
-        assert_eq!(spoken(3_600_000), "1h0m0s");
     }
 
     proptest! {

@@ -10,6 +10,7 @@ mod clock;
 mod counter;
 mod decision;
 mod estimate;
+mod exhausted;
 mod headers;
 mod learned;
 mod ledger;

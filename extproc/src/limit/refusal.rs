@@ -1,12 +1,11 @@
 //! Why a request was refused and when to come back, as the client is told.
 
-use std::fmt::Write;
 use std::time::Duration;
 
+use attache_gate::{spoken, with_wait};
 use attache_proto::{ApiError, ErrorKind};
 
-use super::headers::spoken;
-use super::{Cost, CounterState, Dimension, Hold, Mode, Quantity, Refused, Window};
+use super::{Cost, CounterState, Dimension, Hold, Limit, Mode, Quantity, Refused, Window};
 
 /// A window above this is a budget: nobody's client waits for it to refill.
 const LONGEST_RATE_WINDOW: Duration = Duration::from_secs(3_600);
@@ -17,7 +16,7 @@ const RETRY_WHILE_HELD: Duration = Duration::from_secs(1);
 impl Refused {
     /// The error to the client.
     pub fn error(&self) -> ApiError {
-        match self.longest() {
+        match longest(self.standings()) {
             Some(refusal) => ApiError { kind: refusal.kind(), message: refusal.message(), param: None },
             None => ApiError::new(ErrorKind::RateLimited, "over a limit"),
         }
@@ -25,16 +24,16 @@ impl Refused {
 
     /// After which asking again may help.
     pub fn retry_after(&self) -> Duration {
-        self.longest().map_or(RETRY_WHILE_HELD, |refusal| refusal.retry_after)
+        longest(self.standings()).map_or(RETRY_WHILE_HELD, |refusal| refusal.retry_after)
     }
+}
 
-    /// Of the limits that refuse, the one that will refuse longest: coming back earlier is of no use. The first of two.
-    fn longest(&self) -> Option<Refusal<'_>> {
-        let refusals = self.standings().filter(|(hold, state)| hold.is_refused(state));
-        refusals
-            .map(|(hold, state)| Refusal { hold, state: *state, retry_after: retry_after(hold, state) })
-            .reduce(|longest, other| if other.retry_after > longest.retry_after { other } else { longest })
-    }
+/// Of the limits that refuse, the one that will refuse longest: coming back earlier is of no use. The first of two.
+pub(super) fn longest<'a>(standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>) -> Option<Refusal<'a>> {
+    standings
+        .filter(|(hold, state)| hold.is_refused(state))
+        .map(|(hold, state)| Refusal { hold, state: *state, retry_after: retry_after(hold, state) })
+        .reduce(|longest, other| if other.retry_after > longest.retry_after { other } else { longest })
 }
 
 /// After which a limit that has no room for this request may have some.
@@ -50,14 +49,14 @@ pub(super) fn retry_after(hold: &Hold, state: &CounterState) -> Duration {
 }
 
 /// One limit's refusal.
-struct Refusal<'a> {
+pub(super) struct Refusal<'a> {
     hold: &'a Hold,
     state: CounterState,
-    retry_after: Duration,
+    pub(super) retry_after: Duration,
 }
 
 impl Refusal<'_> {
-    fn kind(&self) -> ErrorKind {
+    pub(super) fn kind(&self) -> ErrorKind {
         if is_settled_use(self.hold, &self.state) && self.hold.limit.window.longest() > LONGEST_RATE_WINDOW {
             return ErrorKind::QuotaExhausted;
         }
@@ -68,27 +67,30 @@ impl Refusal<'_> {
     }
 
     fn message(&self) -> String {
+        let reason = self.reason();
+        if self.hold.limit.admission().admits(self.hold.ceiling, 0, 0, self.hold.amount()) {
+            with_wait(&reason, self.retry_after)
+        } else {
+            format!("{reason} The request alone is above the limit: shorten the prompt or lower max_tokens.")
+        }
+    }
+
+    /// The message, but for what to do.
+    pub(super) fn reason(&self) -> String {
         let limit = &self.hold.limit;
         let reached = match self.kind() {
             ErrorKind::QuotaExhausted => "Quota used up",
             _ => "Rate limit reached",
         };
         let read = |count: u64| amount(&limit.quantity, count);
-        let mut message = format!(
+        format!(
             "{reached} for {} on {}: Limit {}, Used {}, Requested {}.",
             subject(&limit.per),
-            measure(self.hold),
+            measure(limit),
             read(self.hold.ceiling),
             read(self.state.used().saturating_add(self.state.held)),
             read(self.hold.estimate),
-        );
-        // Writing to a string cannot fail.
-        let _ = if limit.admission().admits(self.hold.ceiling, 0, 0, self.hold.amount()) {
-            write!(message, " Please try again in {}.", spoken(self.retry_after))
-        } else {
-            write!(message, " The request alone is above the limit: shorten the prompt or lower max_tokens.")
-        };
-        message
+        )
     }
 }
 
@@ -98,7 +100,7 @@ fn is_settled_use(hold: &Hold, state: &CounterState) -> bool {
 }
 
 /// A count as people read it: `1200`, `0.25`, rounded up to the smallest fraction that is counted.
-fn amount(quantity: &Quantity, count: u64) -> String {
+pub(crate) fn amount(quantity: &Quantity, count: u64) -> String {
     let scale = quantity.scale();
     let (whole, fraction) = (count / scale, count % scale);
     if fraction == 0 {
@@ -109,7 +111,7 @@ fn amount(quantity: &Quantity, count: u64) -> String {
 }
 
 /// `this key and this model`: whom the limit counts together. The values are not repeated: they are the client's own.
-fn subject(per: &[Dimension]) -> String {
+pub(crate) fn subject(per: &[Dimension]) -> String {
     if per.is_empty() {
         return "all callers".to_owned();
     }
@@ -126,8 +128,8 @@ fn subject(per: &[Dimension]) -> String {
 }
 
 /// `tokens per minute`
-fn measure(hold: &Hold) -> String {
-    let unit = match hold.limit.quantity {
+pub(crate) fn measure(limit: &Limit) -> String {
+    let unit = match limit.quantity {
         Quantity::Tokens(Cost::Total) => "tokens",
         Quantity::Tokens(Cost::Input) => "input tokens",
         Quantity::Tokens(Cost::Output) => "output tokens",
@@ -139,7 +141,7 @@ fn measure(hold: &Hold) -> String {
         Quantity::Requests => "requests",
         Quantity::Concurrency => return "requests in flight".to_owned(),
     };
-    let length = match &hold.limit.window {
+    let length = match &limit.window {
         Window::Calendar(calendar) => return format!("{unit} per {}", calendar.period.name()),
         Window::Sliding(length) | Window::Fixed(length) => *length,
     };
@@ -159,7 +161,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::tests::{hold, limit, request};
-    use super::super::{Limit, Mode, Price, Prices};
+    use super::super::{Mode, Price, Prices};
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);

@@ -6,8 +6,10 @@
 
 mod config;
 mod digest;
+mod exhausted;
 mod head;
 mod verdict;
+mod wait;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,8 +19,10 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 
 pub use config::{Access, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority};
 pub use digest::{InvalidDigest, KeyDigest};
+pub use exhausted::{Exhausted, ExhaustedKeys, LONGEST_REFUSAL, LimitRefusal, Wanting, with_wait};
 pub use head::{CREDENTIAL_HEADERS, RequestHead};
 pub use verdict::{Caller, Passed, Reason, Refusal, Verdict};
+pub use wait::{HeaderValue, spoken, whole_milliseconds, whole_seconds};
 
 use head::Credential;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use attache_proto::{ApiError, Dialect, Operation};
 
 use crate::config::{KeyEntry, KeyPriority};
+use crate::digest::KeyDigest;
 
 /// What the gate says of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,11 @@ impl Caller {
     /// The ClientKey's `namespace/name`: a valid header value, and never the key.
     pub fn key_id(&self) -> &str {
         &self.key.id
+    }
+
+    /// The key, for whoever remembers something of it.
+    pub(crate) fn digest(&self) -> KeyDigest {
+        self.key.sha256
     }
 
     /// Whose key it is: a valid header value.
