@@ -10,12 +10,16 @@ mod raw;
 #[cfg(test)]
 mod residue;
 #[cfg(test)]
+mod second_envoy;
+#[cfg(test)]
 mod verdict;
 
 #[cfg(test)]
 mod affinity;
 #[cfg(test)]
 mod bad_input;
+#[cfg(test)]
+mod exhausted;
 #[cfg(test)]
 mod failing_closed;
 #[cfg(test)]

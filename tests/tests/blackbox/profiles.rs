@@ -1,12 +1,13 @@
 //! What others put around the sidecar: the ext_proc settings that Envoy Gateway makes, and an access log that reads the costs.
 
-use attache_tests::{Answer, Envoy, Stack, port, until};
+use attache_tests::{Answer, Stack, until};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
     documents::{key, limits, pool, route_with},
     residue,
+    second_envoy::envoy_with,
 };
 
 const DAY: &str = "{name: day, per: [key], limit: 1000000, window: 300d}";
@@ -19,23 +20,6 @@ async fn stack() -> Stack {
         + &limits("unified", DAY)
         + &key("a", "acme", "unified");
     Stack::builder(documents).models(1).without_wasm().start().await.unwrap()
-}
-
-/// A second Envoy before the same sidecar, on the stack's bootstrap with these replacements. Each must be there to replace.
-async fn envoy_with(stack: &Stack, replacements: &[(&str, &str)]) -> Envoy {
-    let mut text = std::fs::read_to_string(stack.directory().join("envoy-0.yaml")).unwrap();
-    let (listen, admin) = (port::free().unwrap(), port::free().unwrap());
-    let port_of = |url: &str| format!("port_value: {}}}", url.rsplit(':').next().unwrap());
-    let ports = [(stack.gateway.envoy.url(), listen), (stack.gateway.envoy.admin_url(), admin)]
-        .map(|(url, new)| (port_of(&url), format!("port_value: {}}}", new.port())));
-    let ports = ports.iter().map(|(old, new)| (old.as_str(), new.as_str()));
-    for (old, new) in ports.chain(replacements.iter().copied()) {
-        assert!(text.contains(old), "{old:?} is not in the bootstrap");
-        text = text.replace(old, new);
-    }
-    let bootstrap = stack.directory().join("envoy-other.yaml");
-    std::fs::write(&bootstrap, text).unwrap();
-    Envoy::start_with("envoy-other", &bootstrap, listen, admin, stack.directory()).await.unwrap()
 }
 
 /// Envoy Gateway has bodies buffered, and has no words for these settings.
