@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use crate::config::Config;
 use crate::config::model::Settings;
 use crate::exchange::Memory;
-use crate::limit::{Experience, Ledger};
+use crate::limit::{Experience, Journal, Ledger};
 use crate::route::CoolDown;
 use crate::telemetry::Telemetry;
 
@@ -23,6 +23,8 @@ pub struct World {
     pub ledger: Ledger,
     /// What answers taught.
     pub experience: Arc<Experience>,
+    /// The last decision on each key's requests.
+    pub journal: Journal,
     /// Endpoints that failed.
     pub cooldown: Arc<CoolDown>,
     /// Metrics.
@@ -35,8 +37,16 @@ impl World {
     pub fn new(settings: Settings, config: Arc<ArcSwap<Config>>, ledger: Ledger, telemetry: Arc<Telemetry>) -> Self {
         // `RandomState` is seeded by the operating system; one such draw a process is all we need of it.
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
-        let (experience, cooldown) = (Arc::default(), Arc::default());
-        Self { settings, config, ledger, experience, cooldown, telemetry, entropy: AtomicU64::new(seed) }
+        Self {
+            settings,
+            config,
+            ledger,
+            experience: Arc::default(),
+            journal: Journal::default(),
+            cooldown: Arc::default(),
+            telemetry,
+            entropy: AtomicU64::new(seed),
+        }
     }
 
     /// What an exchange looks up of others before it.

@@ -95,6 +95,11 @@ impl Reservation {
         known(&self.request.holds, &self.states)
     }
 
+    /// The counters as they stood before it, in the order of its holds, as far as they are known.
+    pub fn states(&self) -> &[Option<CounterState>] {
+        &self.states
+    }
+
     /// A growth to so many more tokens of output; to none, it only begins the lease anew.
     pub fn growth(&self, output_tokens: u64) -> Growth {
         let to =

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
@@ -172,6 +172,7 @@ impl Session {
         let decision = self.world.ledger.reserve(request).await;
         pending.request = None;
         drop(pending);
+        self.world.journal.record(request, &decision, SystemTime::now());
         self.exchange.admitted(decision, Instant::now())
     }
 }
