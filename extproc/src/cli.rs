@@ -1,5 +1,8 @@
 //! Commands and options. Each option has an environment variable, `ATTACHE_...`.
 
+mod admin_client;
+mod limits;
+
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -14,6 +17,7 @@ use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use limits::LimitsCommand;
 use tracing_subscriber::EnvFilter;
 
 /// Turns an Envoy into a gateway for LLM traffic.
@@ -33,6 +37,9 @@ enum Command {
     /// Print configuration for Envoy.
     #[command(subcommand)]
     Render(RenderCommand),
+    /// Ask a running sidecar how limits stand, and let one begin anew.
+    #[command(subcommand)]
+    Limits(LimitsCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -137,6 +144,7 @@ impl Cli {
             Command::Run(args) => args.run(),
             Command::Check(args) => args.run(),
             Command::Render(RenderCommand::Static(args)) => args.run(),
+            Command::Limits(command) => command.run(),
         };
         result.unwrap_or_else(|error| {
             complain(&format!("attache: {error}"));

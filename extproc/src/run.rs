@@ -77,7 +77,7 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", options.admin_listen)))?;
     let ready = Arc::new(AtomicBool::new(false));
-    let admin = Admin::new(Arc::clone(&world), Arc::clone(&ready)).router();
+    let admin = Admin::new(Arc::clone(&world), Arc::clone(&ready)).service();
     info!(extproc = listener.address(), admin = %admin_listener.local_addr()?, "listening");
 
     let (health, health_service) = health_reporter();

@@ -128,8 +128,7 @@ fn name(key_id: Option<&str>) -> &str {
 }
 
 fn is_by_header(limit: &Limit) -> bool {
-    let conditions = limit.when.iter().map(|condition| &condition.dimension);
-    limit.per.iter().chain(conditions).any(|dimension| matches!(dimension, Dimension::Header(_)))
+    limit.per.iter().any(|dimension| matches!(dimension, Dimension::Header(_)))
 }
 
 fn make_room(shard: &mut HashMap<Arc<str>, LastDecision>) {

@@ -32,17 +32,21 @@ pub struct Subject<'a> {
 impl<'a> Subject<'a> {
     /// Whether `limit` is about this request.
     pub fn is_limited_by(&self, limit: &Limit) -> bool {
-        limit.when.iter().all(|Condition { dimension, expected }| {
-            let value = self.value(dimension);
-            match expected {
-                Expected::Present => value.is_some(),
-                Expected::Is(wanted) => value == Some(wanted.as_bytes()),
-                Expected::IsNot(unwanted) => value != Some(unwanted.as_bytes()),
-            }
-        })
+        limit.when.iter().all(|condition| self.meets(condition))
     }
 
-    fn value(&self, dimension: &Dimension) -> Option<&'a [u8]> {
+    /// Whether the condition holds for this request.
+    pub(crate) fn meets(&self, Condition { dimension, expected }: &Condition) -> bool {
+        let value = self.value(dimension);
+        match expected {
+            Expected::Present => value.is_some(),
+            Expected::Is(wanted) => value == Some(wanted.as_bytes()),
+            Expected::IsNot(unwanted) => value != Some(unwanted.as_bytes()),
+        }
+    }
+
+    /// What a dimension is for this request.
+    pub(crate) fn value(&self, dimension: &Dimension) -> Option<&'a [u8]> {
         match dimension {
             Dimension::Key => self.key_id.map(str::as_bytes),
             Dimension::Tenant => self.tenant.map(str::as_bytes),

@@ -1,13 +1,18 @@
-//! The admin port: health, metrics and the configuration in force. It is for operators and probes and shows no secret.
+//! The admin port: health, metrics, the configuration in force and how limits stand. It is for operators and probes and shows no
+//! secret.
 
+mod limits;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use axum::extract::State;
+use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
@@ -28,13 +33,20 @@ impl Admin {
     }
 
     /// The routes.
-    pub fn router(self) -> Router {
+    fn router(self) -> Router {
         Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .route("/config", get(config))
+            .route("/limits", get(limits::show))
+            .route("/limits/reset", post(limits::reset))
             .with_state(self)
+    }
+
+    /// The same, made to know who asks: not everyone may change something.
+    pub fn service(self) -> IntoMakeServiceWithConnectInfo<Router, SocketAddr> {
+        self.router().into_make_service_with_connect_info()
     }
 }
 

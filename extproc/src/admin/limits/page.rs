@@ -1,0 +1,218 @@
+//! A caller's limits as JSON, in people's units and in plain words.
+
+use std::time::{Duration, SystemTime};
+
+use attache_gate::{KeyEntry, KeyPriority, spoken};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::concern::{Concern, Counter};
+use crate::limit::{
+    Cap, Condition, CounterState, Decided, Dimension, Enforcement, Expected, Hold, Keeper, LastDecision, Limit, Mode,
+    OnStoreError, Quantity, Refused, StoreError, Window, amount, measure, subject,
+};
+
+/// Who calls; `None` where no keys are demanded.
+pub(super) fn caller(key: Option<&KeyEntry>) -> Map<String, Value> {
+    object(match key {
+        Some(key) => json!({
+            "key": key.id,
+            "tenant": key.tenant,
+            "labels": key.labels,
+            "priority": match key.priority { KeyPriority::Normal => "normal", KeyPriority::Low => "low" },
+            "routes": key.routes,
+        }),
+        None => json!({"key": null, "says": "no keys are demanded: this holds for everyone"}),
+    })
+}
+
+/// A limit's rule.
+pub(super) fn rule(limit: &Limit, places: &[String]) -> Map<String, Value> {
+    object(json!({
+        "id": &*limit.id,
+        "says": says(limit),
+        "at": places,
+        "per": limit.per.iter().map(dimension).collect::<Vec<_>>(),
+        "when": limit.when.iter().map(condition).collect::<Vec<_>>(),
+        "counts": counts(&limit.quantity),
+        "amount": figure(&limit.quantity, limit.amount),
+        "lowPriorityPercent": limit.low_priority_percent,
+        "window": window(limit),
+        "mode": match limit.mode { Mode::Soft => "soft", Mode::Strict => "strict", Mode::Check => "check" },
+        "cap": limit.cap == Cap::Capped,
+        "shadow": limit.enforcement == Enforcement::Shadow,
+        "onStoreError": match limit.on_store_error {
+            OnStoreError::Local => "local",
+            OnStoreError::Allow => "allow",
+            OnStoreError::Deny => "deny",
+        },
+    }))
+}
+
+/// A limit with its counters.
+pub(super) fn concern(concern: &Concern, states: &[Option<CounterState>]) -> Map<String, Value> {
+    let mut page = rule(&concern.limit, &concern.places);
+    page.insert("counters".to_owned(), counters(concern, states));
+    page
+}
+
+/// The counters of a limit with their states, in their order; `None` where the store did not say.
+pub(super) fn counters(concern: &Concern, states: &[Option<CounterState>]) -> Value {
+    let counters = concern.counters.iter().enumerate();
+    counters.map(|(index, counter)| of_counter(counter, states.get(index).and_then(Option::as_ref))).collect()
+}
+
+fn of_counter(counter: &Counter, state: Option<&CounterState>) -> Value {
+    let hold = &counter.hold;
+    let quantity = &hold.limit.quantity;
+    let (of, up_to) = (of(counter), figure(quantity, hold.ceiling));
+    let Some(state) = state else {
+        return json!({"of": of, "upTo": up_to, "says": "the store does not say how it stands"});
+    };
+    let left = left(hold, state);
+    let wait = state.until_used(hold.ceiling.saturating_sub(1), hold.limit.window.slides());
+    json!({
+        "of": of,
+        "upTo": up_to,
+        "used": figure(quantity, state.used()),
+        "held": figure(quantity, state.held),
+        "remaining": figure(quantity, left),
+        "resetsIn": spoken(state.left),
+        "says": match (left, wait.is_zero()) {
+            (0, false) => format!("used up; something is left in {}", spoken(wait)),
+            (0, true) => "all that is left is held by requests in flight".to_owned(),
+            (left, _) => format!("{} of {} left", amount(quantity, left), amount(quantity, hold.ceiling)),
+        },
+    })
+}
+
+/// `{"tenant": "acme", "model": "m"}`
+fn of(counter: &Counter) -> Value {
+    match &counter.values {
+        Some(values) => {
+            let names = counter.hold.limit.per.iter().map(dimension);
+            Value::Object(names.zip(values.iter().map(|value| json!(value))).collect())
+        }
+        None => json!("what the key's last requests had in their headers"),
+    }
+}
+
+/// The last decision on a caller's requests.
+pub(super) fn last_decision(last: &LastDecision, now: SystemTime) -> Value {
+    let LastDecision { request, states, .. } = last;
+    let holds = request.holds.iter().enumerate().map(|(index, hold)| {
+        let quantity = &hold.limit.quantity;
+        let state = states.get(index).and_then(Option::as_ref);
+        json!({
+            "limit": &*hold.limit.id,
+            "requested": figure(quantity, hold.estimate),
+            "used": state.map(|state| figure(quantity, state.used())),
+            "held": state.map(|state| figure(quantity, state.held)),
+            "remaining": state.map(|state| figure(quantity, left(hold, state))),
+        })
+    });
+    let (outcome, says) = outcome(last);
+    json!({
+        "at": Timestamp::try_from(last.at).map(|at| at.to_string()).unwrap_or_default(),
+        "ago": spoken(now.duration_since(last.at).unwrap_or(Duration::ZERO)),
+        "outcome": outcome,
+        "says": says,
+        "route": &*request.context.route,
+        "model": &*request.context.model,
+        "servedModel": &*request.context.served_model,
+        "backend": &*request.context.backend,
+        "limits": holds.collect::<Vec<_>>(),
+    })
+}
+
+fn outcome(last: &LastDecision) -> (&'static str, String) {
+    match &last.outcome {
+        Decided::Granted(Keeper::Store) => ("granted", "the request was granted".to_owned()),
+        Decided::Granted(Keeper::Sidecar) => {
+            ("granted", "the request was granted by this sidecar alone: the store did not answer".to_owned())
+        }
+        Decided::Refused(by) => {
+            let refused = Refused { request: last.request.clone(), by: *by, states: last.states.clone() };
+            let id = last.request.holds.get(*by).map_or("", |hold| &*hold.limit.id);
+            ("refused", format!("refused by {id}: {}", refused.error().message))
+        }
+        Decided::Unanswered(error) => ("unanswered", format!("the request got 503: {}", store_error(error))),
+    }
+}
+
+/// Why the store does not answer.
+pub(super) fn store_error(error: &StoreError) -> String {
+    error.to_string()
+}
+
+fn left(hold: &Hold, state: &CounterState) -> u64 {
+    hold.ceiling.saturating_sub(state.used()).saturating_sub(state.held)
+}
+
+/// `300 tokens per minute for this key`
+pub(super) fn says(limit: &Limit) -> String {
+    let shadow = if limit.enforcement == Enforcement::Shadow { " (only counted: it refuses nobody)" } else { "" };
+    format!("{} {} for {}{shadow}", amount(&limit.quantity, limit.amount), measure(limit), subject(&limit.per))
+}
+
+fn counts(quantity: &Quantity) -> &'static str {
+    match quantity {
+        Quantity::Tokens(_) => "tokens",
+        Quantity::Weighted(_) => "weighted tokens",
+        Quantity::Money(_) => "money",
+        Quantity::Requests => "requests",
+        Quantity::Concurrency => "requests in flight",
+    }
+}
+
+fn window(limit: &Limit) -> Value {
+    match &limit.window {
+        _ if limit.quantity == Quantity::Concurrency => Value::Null,
+        Window::Sliding(length) => json!({"kind": "sliding", "length": spoken(*length)}),
+        Window::Fixed(length) => json!({"kind": "fixed", "length": spoken(*length)}),
+        Window::Calendar(calendar) => json!({
+            "kind": "calendar",
+            "length": calendar.period.name(),
+            "timeZone": calendar.zone.iana_name().unwrap_or("UTC"),
+        }),
+    }
+}
+
+fn condition(condition: &Condition) -> String {
+    let what = dimension(&condition.dimension);
+    match &condition.expected {
+        Expected::Present => format!("{what} is there"),
+        Expected::Is(value) => format!("{what} is {value}"),
+        Expected::IsNot(value) => format!("{what} is not {value}"),
+    }
+}
+
+/// As policies write it.
+fn dimension(dimension: &Dimension) -> String {
+    match dimension {
+        Dimension::Key => "key".to_owned(),
+        Dimension::Tenant => "tenant".to_owned(),
+        Dimension::Route => "endpoint".to_owned(),
+        Dimension::Model => "model".to_owned(),
+        Dimension::ServedModel => "servedModel".to_owned(),
+        Dimension::ModelClass => "modelClass".to_owned(),
+        Dimension::Header(name) => format!("header:{name}"),
+        Dimension::Label(name) => format!("label:{name}"),
+    }
+}
+
+/// What `json!` makes of braces.
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        other => Map::from_iter([("value".to_owned(), other)]),
+    }
+}
+
+/// A count in people's units.
+fn figure(quantity: &Quantity, count: u64) -> Value {
+    match quantity.scale() {
+        1 => json!(count),
+        scale => json!(count as f64 / scale as f64),
+    }
+}
