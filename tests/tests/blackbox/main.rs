@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod documents;
 #[cfg(test)]
+mod python;
+#[cfg(test)]
 mod raw;
 #[cfg(test)]
 mod residue;
@@ -15,7 +17,11 @@ mod second_envoy;
 mod verdict;
 
 #[cfg(test)]
+mod admin_limits;
+#[cfg(test)]
 mod affinity;
+#[cfg(test)]
+mod backoff;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
