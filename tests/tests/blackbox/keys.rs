@@ -123,12 +123,12 @@ async fn a_client_cannot_choose_its_cluster_endpoint_key_tenant_or_route() {
             let claimed: Vec<_> = record.headers.iter().filter(|(name, _)| name.starts_with("x-attache-")).collect();
             assert!(claimed.is_empty(), "{claimed:?}");
         }
-        // All three were charged to the key's own tenant, whatever it claimed.
-        assert_eq!(client.chat(&chat("model-one")).await.unwrap().status, 429);
         // The hint refuses or does nothing: a body that says otherwise is judged by itself.
         let lying = client.clone().with_header("x-ai-eg-model", "model-one");
         assert_eq!(error(&lying.chat(&chat("model-two")).await.unwrap()).0, 401);
         assert_eq!(stack.models[1].requests_total(), 0);
+        // All three were charged to the key's own tenant, whatever it claimed.
+        assert_eq!(client.chat(&chat("model-one")).await.unwrap().status, 429);
         // Without a key, the claims open nothing.
         let keyless = client.with_header("authorization", "");
         assert_eq!(keyless.chat(&chat("model-one")).await.unwrap().status, 401);
