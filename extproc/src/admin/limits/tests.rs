@@ -124,7 +124,7 @@ async fn a_keys_limits_are_explained_before_its_first_request() {
     assert_eq!(day["at"], json!(["default/unified"]));
     assert_eq!((&day["per"], &day["counts"], &day["amount"]), (&json!(["tenant"]), &json!("tokens"), &json!(300)));
     assert_eq!((&day["mode"], &day["cap"], &day["shadow"]), (&json!("soft"), &json!(false), &json!(false)));
-    assert_eq!(day["window"], json!({"kind": "fixed", "length": "24h0m0s"}));
+    assert_eq!(day["window"], json!({"kind": "calendar", "length": "day", "timeZone": "UTC"}));
     let [counter] = &day["counters"].as_array().unwrap()[..] else { panic!("{day}") };
     assert_eq!(counter["of"], json!({"tenant": "acme"}));
     assert_eq!((&counter["used"], &counter["held"], &counter["remaining"]), (&json!(0), &json!(0), &json!(300)));
