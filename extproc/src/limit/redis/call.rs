@@ -20,6 +20,11 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// Of keys in one slot and arguments as they are.
+    pub(super) fn plain(keys: Vec<String>, arguments: Vec<String>) -> Self {
+        Self { keys, arguments }
+    }
+
     pub(super) fn reserve(request: &ReserveRequest) -> Self {
         Self::new(&request.id, &request.holds.iter().collect::<Vec<_>>(), |index, arguments| {
             if let Some(hold) = request.holds.get(index) {

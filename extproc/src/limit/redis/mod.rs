@@ -7,6 +7,7 @@
 mod call;
 mod eviction;
 mod link;
+mod presence;
 mod script;
 
 use std::fmt;

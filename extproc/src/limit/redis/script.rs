@@ -22,7 +22,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(super) fn new(text: &'static str) -> Self {
         Self { text, sha1: redis::Script::new(text).get_hash().to_owned() }
     }
 }

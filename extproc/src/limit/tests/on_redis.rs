@@ -19,6 +19,22 @@ async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
     keys
 }
 
+async fn say(connection: &mut MultiplexedConnection, words: &str) {
+    let mut command = redis::Cmd::new();
+    for word in words.split_whitespace() {
+        command.arg(word);
+    }
+    let _: redis::Value = command.query_async(connection).await.unwrap();
+}
+
+async fn until(condition: impl AsyncFn() -> bool) {
+    let started = Instant::now();
+    while !condition().await {
+        assert!(started.elapsed() < PATIENCE, "it did not recover");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Reserves until it is granted: how a recovery is awaited.
 async fn granted_again(store: &RedisStore, holds: Vec<Hold>) -> ReserveRequest {
     let started = Instant::now();
@@ -269,4 +285,41 @@ async fn a_primary_that_becomes_read_only_is_left_for_a_new_connection() {
     granted_again(store, vec![hold(&limit, "caller", 40)]).await;
     let after = clients(&mut connection).await;
     assert!(after.iter().any(|client| !before.contains(client)), "{before:?} {after:?}");
+}
+
+#[tokio::test]
+async fn a_ping_is_answered_only_by_a_redis_that_would_take_a_reservation() {
+    let server = RedisServer::start().await;
+    let store = connect(&server);
+    assert_eq!(store.ping(PATIENCE).await, Ok(()));
+    let mut connection = server.connection().await;
+    assert_eq!(keys(&mut connection).await, [""; 0]);
+    for (breaks, mends) in
+        [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")]
+    {
+        say(&mut connection, breaks).await;
+        assert!(store.ping(PATIENCE).await.is_err(), "{breaks}");
+        say(&mut connection, mends).await;
+        until(async || store.ping(PATIENCE).await.is_ok()).await;
+    }
+}
+
+#[tokio::test]
+async fn sidecars_are_counted_while_they_say_that_they_live() {
+    let server = RedisServer::start().await;
+    let (first, second) = (connect(&server), connect(&server));
+    let lifetime = Duration::from_secs(60);
+    assert_eq!(first.sidecars("first", lifetime).await, Ok(1));
+    assert_eq!(second.sidecars("second", lifetime).await, Ok(2));
+    assert_eq!(first.sidecars("first", lifetime).await, Ok(2));
+    let mut connection = server.connection().await;
+    let left: u64 = redis::cmd("PTTL").arg("att1:{sidecars}").query_async(&mut connection).await.unwrap();
+    assert!(left > 0 && left <= 60_000, "{left}");
+
+    say(&mut connection, "ZADD att1:{sidecars} 1 second").await;
+    assert_eq!(first.sidecars("first", lifetime).await, Ok(1), "the second has not been heard of for too long");
+    assert_eq!(second.sidecars("second", lifetime).await, Ok(2));
+    assert_eq!(second.sidecars("second", Duration::ZERO).await, Ok(1));
+    assert_eq!(first.sidecars("first", Duration::ZERO).await, Ok(0));
+    assert_eq!(keys(&mut connection).await, [""; 0]);
 }
