@@ -21,6 +21,11 @@ pub(super) struct Counter {
 }
 
 impl Counter {
+    /// As a store has kept it.
+    pub(super) fn kept(bucket: u64, epoch: u32, settled: u64, previous: u64, held: u64) -> Self {
+        Self { bucket, epoch, settled, previous, held }
+    }
+
     /// Nothing settled, nothing held, in the bucket that is current at `now_ms`.
     pub(super) fn new(window: &Window, now_ms: u64) -> Self {
         let mut counter = Self::default();

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock::{Clock, SystemClock};
 use super::counter::Counter;
-use super::store::{LEASE_MS, SWEEP_AT_MOST, TOMBSTONE_MS};
+use super::store::{LEASE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, TOMBSTONE_MS};
 use super::{
-    Admission, CounterKey, CounterState, Growth, Hold, ReservationId, ReserveRequest, Settlement, Store, StoreError,
+    Admission, CounterKey, CounterState, Growth, Hold, Mode, ReservationId, ReserveRequest, Settlement, Store,
+    StoreError,
 };
 
 /// About 64 MB of counters.
@@ -53,8 +54,8 @@ impl MemoryStore {
         let now = self.now_ms();
         let mut books = self.books();
         books.sweep(now);
-        let states = books.states(&request.holds, now);
-        if let Some(by) = request.holds.iter().zip(&states).position(|(hold, state)| hold.is_refused(state)) {
+        let (by, states) = books.first_refusal(&request.holds, now, |_, hold, state| hold.is_refused(state));
+        if let Some(by) = by {
             return Ok(Admission::Refused { by, states });
         }
         let new = request.holds.iter().filter(|hold| !books.counters.contains_key(&CounterId::of(hold))).count();
@@ -82,19 +83,22 @@ impl MemoryStore {
         }
     }
 
-    /// [`Store::grow`], at once.
+    /// [`Store::grow`], at once. What is held is known here, so no doubt about it matters.
     pub fn grow_now(&self, growth: &Growth) -> Admission {
         let now = self.now_ms();
         let mut books = self.books();
-        let lease = books.end_lease(&growth.to.id);
-        if let Some(lease) = &lease {
+        if books.is_settled(&growth.to.id, now) {
+            return Admission::Granted { states: books.states(&growth.to.holds, now) };
+        }
+        if let Some(lease) = books.end_lease(&growth.to.id) {
             books.release(&lease.holds);
         }
-        let states = books.states(&growth.to.holds, now);
-        let more = growth.to.holds.iter().zip(&growth.from.holds).map(|(to, from)| to.amount() > from.amount());
-        let refuses =
-            |((hold, state), grows): ((&Hold, &CounterState), bool)| grows && hold.is_capped() && !hold.fits(state);
-        match growth.to.holds.iter().zip(&states).zip(more).position(refuses) {
+        books.sweep(now);
+        let (by, states) = books.first_refusal(&growth.to.holds, now, |index, to, state| {
+            let grows = growth.from.holds.get(index).is_some_and(|from| to.amount() > from.amount());
+            grows && to.is_capped() && !Mode::Strict.admits(to.ceiling, state.used(), state.held, to.amount())
+        });
+        match by {
             // Even where the lease had ended: the request goes on, with what it held.
             Some(by) => {
                 books.hold(&growth.from, now);
@@ -109,7 +113,10 @@ impl MemoryStore {
 
     /// [`Store::peek`], at once.
     pub fn peek_now(&self, holds: &[Hold]) -> Vec<CounterState> {
-        self.books().states(holds, self.now_ms())
+        let now = self.now_ms();
+        let mut books = self.books();
+        books.sweep_leases(now, SWEEP_BEFORE_REFUSAL);
+        books.states(holds, now)
     }
 
     /// [`Store::reset`], at once.
@@ -268,14 +275,36 @@ impl Books {
         self.tombstones.insert(id, until);
     }
 
+    /// The first hold that `refuses`, and how the counters stand: with nothing of them held by expired leases, if it is
+    /// refused.
+    fn first_refusal(
+        &mut self,
+        holds: &[Hold],
+        now: u64,
+        refuses: impl Fn(usize, &Hold, &CounterState) -> bool,
+    ) -> (Option<usize>, Vec<CounterState>) {
+        let first = |books: &Self| {
+            let states = books.states(holds, now);
+            let by =
+                holds.iter().zip(&states).enumerate().position(|(index, (hold, state))| refuses(index, hold, state));
+            (by, states)
+        };
+        let found = first(self);
+        if found.0.is_none() {
+            return found;
+        }
+        self.sweep_leases(now, SWEEP_BEFORE_REFUSAL);
+        first(self)
+    }
+
     fn sweep(&mut self, now: u64) {
-        self.sweep_leases(now);
+        self.sweep_leases(now, SWEEP_AT_MOST);
         self.sweep_tombstones(now);
         self.sweep_counters(now);
     }
 
-    fn sweep_leases(&mut self, now: u64) {
-        for _ in 0..SWEEP_AT_MOST {
+    fn sweep_leases(&mut self, now: u64, at_most: usize) {
+        for _ in 0..at_most {
             let Some((_, id)) = self.lease_ends.first().filter(|(expires, _)| *expires <= now).cloned() else {
                 return;
             };

@@ -19,6 +19,10 @@ pub(super) const TOMBSTONE_MS: u64 = 10_000;
 /// Expired leases that one reservation gives back at most, so that no request pays for a fleet that died.
 pub(super) const SWEEP_AT_MOST: usize = 8;
 
+/// Expired leases that it gives back beyond those before it is refused: nobody is refused for what a dead sidecar holds, unless
+/// that sidecar had still more streams of one tenant.
+pub(super) const SWEEP_BEFORE_REFUSAL: usize = 256;
+
 impl Limit {
     /// How long a counter that nobody uses is kept: two windows, as a sliding window looks back one, and longer than any
     /// lease that holds of it.

@@ -1,71 +1,136 @@
-//! One operation as a script's keys and arguments; `common.lua` says what they are.
+//! One script call: its keys and its arguments, which `common.lua` reads.
 //!
-//! Keys are `att1:{<group>}:<limit>:<window in ms>:<counter>`, `att1:{<group>}:leases` and `att1:{<group>}:settled:<id>`. All
-//! parts are hashes or numbers: no clear text, and no character that could end a part early. The window is in the key, the
-//! amount is not: a changed amount acts on the next request. A reservation has one lease for each group it holds of, so
-//! whoever next asks for a counter of that group gives back what a dead sidecar held.
+//! Keys are `att1:{<group>}:<limit>:<window>:<counter>`, `att1:{<group>}:leases` and `att1:{<group>}:settled:<id>`. Group, limit
+//! and counter are hashes, a window is named in letters that cannot end a part early: no clear text of anybody's. The window is
+//! in the key, the amount is not: a changed amount acts on the next request. A reservation has one lease for each group it
+//! holds of, so whoever next asks for a counter of that group gives back what a dead sidecar held.
 
 use std::fmt::Write;
 
 use redis::Cmd;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::floors::{Floor, FloorKey};
+use super::known::Known;
+use super::part::Part;
+use super::reply::Answer;
 use super::script::Script;
-use crate::limit::store::{LEASE_MS, SWEEP_AT_MOST, TOMBSTONE_MS};
-use crate::limit::{Hold, Mode, ReservationId, ReserveRequest, Settlement};
+use crate::limit::{
+    Charge, CounterState, Enforcement, Growth, Hold, Mode, ReservationId, ReserveRequest, Settlement, Window,
+};
 
-pub(super) struct Call {
+/// Keys and arguments of one call, all of one hash slot if its part is of one group.
+pub(super) struct Call<'h> {
     keys: Vec<String>,
-    arguments: Vec<String>,
+    arguments: Vec<Vec<u8>>,
+    counters: Vec<(FloorKey, &'h Hold)>,
 }
 
-impl Call {
+impl<'h> Call<'h> {
     /// Of keys in one slot and arguments as they are.
     pub(super) fn plain(keys: Vec<String>, arguments: Vec<String>) -> Self {
-        Self { keys, arguments }
+        Self { keys, arguments: arguments.into_iter().map(String::into_bytes).collect(), counters: Vec::new() }
     }
 
-    pub(super) fn reserve(request: &ReserveRequest) -> Self {
-        Self::new(&request.id, &request.holds.iter().collect::<Vec<_>>(), |index, arguments| {
-            if let Some(hold) = request.holds.get(index) {
-                arguments.push(mode(hold).to_owned());
-                arguments.push(hold.limit.amount.to_string());
+    /// What a part of a reservation asks for.
+    pub(super) fn reserve(request: &'h ReserveRequest, part: &Part, known: &Known) -> Self {
+        let counters = part.of(&request.holds).map(|hold| Counted {
+            hold,
+            refuses: hold.limit.enforcement == Enforcement::Refuse,
+            number: hold.ceiling,
+        });
+        Self::new(Some(&request.id), counters.collect(), &[amounts(&request.holds, part)], known)
+    }
+
+    /// What a part of a growth asks for.
+    pub(super) fn grow(growth: &'h Growth, part: &Part, known: &Known) -> Self {
+        let versions = [
+            amounts(&growth.from.holds, part),
+            growth.doubt.as_ref().map(|doubt| amounts(&doubt.holds, part)).unwrap_or_default(),
+            amounts(&growth.to.holds, part),
+        ];
+        let counters = part.of(&growth.to.holds).zip(part.of(&growth.from.holds)).map(|(to, from)| Counted {
+            hold: to,
+            refuses: to.is_capped() && to.amount() > from.amount(),
+            number: to.ceiling,
+        });
+        Self::new(Some(&growth.to.id), counters.collect(), &versions, known)
+    }
+
+    /// What a part of a settlement charges and gives back.
+    pub(super) fn settle(settlement: &'h Settlement, part: &Part, known: &Known) -> Self {
+        let versions = [
+            part.of(&settlement.charges).map(|charge| charge.hold.amount()).collect(),
+            settlement.doubt.as_ref().map(|doubt| amounts(&doubt.holds, part)).unwrap_or_default(),
+        ];
+        let counters = part.of(&settlement.charges).map(|Charge { hold, actual }| Counted {
+            hold,
+            refuses: false,
+            number: *actual,
+        });
+        Self::new(Some(&settlement.id), counters.collect(), &versions, known)
+    }
+
+    /// A look at the counters of some holds, or their reset.
+    pub(super) fn of_counters(holds: &'h [Hold], part: &Part, known: &Known) -> Self {
+        let counters = part.of(holds).map(|hold| Counted { hold, refuses: false, number: 0 });
+        Self::new(None, counters.collect(), &[], known)
+    }
+
+    /// `versions` are what may be held of the counters, each in their order, or empty for nothing.
+    fn new(id: Option<&ReservationId>, counters: Vec<Counted<'h>>, versions: &[Vec<u64>], known: &Known) -> Self {
+        let mut groups: Vec<&str> = Vec::new();
+        for counter in counters.iter().filter(|counter| counter.may_hold()) {
+            if !groups.contains(&counter.group()) {
+                groups.push(counter.group());
             }
-        })
-    }
-
-    pub(super) fn settle(settlement: &Settlement) -> Self {
-        let holds: Vec<_> = settlement.charges.iter().map(|charge| &charge.hold).collect();
-        Self::new(&settlement.id, &holds, |index, arguments| {
-            if let Some(charge) = settlement.charges.get(index) {
-                arguments.push(charge.actual.to_string());
-            }
-        })
-    }
-
-    pub(super) fn renew(request: &ReserveRequest) -> Self {
-        Self::new(&request.id, &request.holds.iter().collect::<Vec<_>>(), |_, _| {})
-    }
-
-    /// `own` adds what the script reads of each hold for itself.
-    fn new(id: &ReservationId, holds: &[&Hold], own: impl Fn(usize, &mut Vec<String>)) -> Self {
-        let leases = Leases::new(id, holds);
-        let group = holds.first().map_or("", |hold| hold.counter.parts().0);
-        let mut keys = vec![format!("att1:{{{group}}}:settled:{}", id.0)];
-        keys.extend(leases.0.iter().map(|lease| format!("att1:{{{}}}:leases", lease.group)));
-        keys.extend(holds.iter().map(|hold| format!("att1:{{{}}}:{}", hold.counter.parts().0, counter_name(hold))));
-
-        let mut arguments =
-            vec![leases.0.len().to_string(), LEASE_MS.to_string(), TOMBSTONE_MS.to_string(), SWEEP_AT_MOST.to_string()];
-        arguments.extend(leases.0.iter().map(|lease| lease.member.clone()));
-        for (index, hold) in holds.iter().enumerate() {
-            arguments.push(hold.limit.window.longest().as_millis().to_string());
-            arguments.push(hold.limit.time_to_live_ms().to_string());
-            arguments.push(leases.of(hold).to_string());
-            arguments.push(hold.amount().to_string());
-            own(index, &mut arguments);
         }
-        Self { keys, arguments }
+        let names: Vec<_> = counters.iter().map(Counted::name).collect();
+        let mut keys: Vec<_> = groups.iter().map(|group| format!("att1:{{{group}}}:leases")).collect();
+        keys.extend(counters.iter().zip(&names).map(|(counter, name)| format!("att1:{{{}}}:{name}", counter.group())));
+        let floor_keys: Vec<_> = keys.iter().skip(groups.len()).map(|key| FloorKey::of(key)).collect();
+        if let (Some(id), Some(first)) = (id, counters.first()) {
+            keys.push(format!("att1:{{{}}}:settled:{}", first.group(), id.0));
+        }
+
+        let mut arguments = vec![groups.len().to_string().into_bytes()];
+        for group in &groups {
+            for version in versions {
+                let holds = counters.iter().zip(&names).zip(version).filter(|((c, _), _)| c.group() == *group);
+                let holds = holds.map(|((_, name), amount)| (name.as_str(), *amount));
+                arguments.push(member(id, holds).into_bytes());
+            }
+        }
+        let now_ms = known.now_ms();
+        for (counter, floor) in counters.iter().zip(known.floors(&floor_keys)) {
+            // Counted from 1; 0 for a limit that never holds. No request has as many groups as would not fit.
+            let set = groups.iter().position(|group| counter.may_hold() && counter.group() == *group);
+            let set = set.and_then(|index| u16::try_from(index + 1).ok()).unwrap_or(0);
+            arguments.push(counter.argument(set, floor, now_ms));
+        }
+        let counters = floor_keys.into_iter().zip(counters).map(|(key, counter)| (key, counter.hold)).collect();
+        Self { keys, arguments, counters }
+    }
+
+    /// One of its keys: all lie in its slot, if the part is of one group.
+    pub(super) fn slot_key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
+    /// How many counters its answer is about.
+    pub(super) fn counters(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// How the counters stood, by the answer.
+    pub(super) fn states(&self, answer: &Answer) -> Vec<CounterState> {
+        let counters = self.counters.iter().zip(&answer.counters);
+        counters.map(|((_, hold), packed)| packed.counter().state(&hold.limit.window, answer.now_ms)).collect()
+    }
+
+    /// What the answer says for later calls.
+    pub(super) fn floors(&self, answer: &Answer) -> impl Iterator<Item = (FloorKey, Floor)> {
+        self.counters.iter().zip(&answer.counters).map(|((key, _), packed)| (*key, packed.floor()))
     }
 
     pub(super) fn by_hash(&self, script: &Script) -> Cmd {
@@ -73,7 +138,7 @@ impl Call {
     }
 
     pub(super) fn by_text(&self, script: &Script) -> Cmd {
-        self.command("EVAL", script.text)
+        self.command("EVAL", &script.text)
     }
 
     fn command(&self, name: &str, script: &str) -> Cmd {
@@ -83,57 +148,90 @@ impl Call {
     }
 }
 
-fn mode(hold: &Hold) -> &'static str {
-    match hold.limit.admission() {
-        Mode::Soft => "soft",
-        Mode::Strict => "strict",
-        Mode::Check => "check",
+fn amounts(holds: &[Hold], part: &Part) -> Vec<u64> {
+    part.of(holds).map(Hold::amount).collect()
+}
+
+/// A lease set's member for a reservation that holds this of the set's counters: empty if it holds nothing.
+fn member<'n>(id: Option<&ReservationId>, holds: impl Iterator<Item = (&'n str, u64)>) -> String {
+    let mut member = String::new();
+    for (name, amount) in holds.filter(|(_, amount)| *amount > 0) {
+        if member.is_empty() {
+            member.push_str(id.map_or("", |id| &id.0));
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(member, " {name} {amount}");
+    }
+    member
+}
+
+/// One counter of a call.
+struct Counted<'h> {
+    hold: &'h Hold,
+    refuses: bool,
+    /// Whatever the script makes of it.
+    number: u64,
+}
+
+impl Counted<'_> {
+    fn group(&self) -> &str {
+        self.hold.counter.parts().0
+    }
+
+    /// The last three parts of its key.
+    fn name(&self) -> String {
+        let Hold { limit, counter, .. } = self.hold;
+        format!("{:016x}:{}:{}", xxh3_64(limit.id.as_bytes()), limit.window, counter.parts().1)
+    }
+
+    fn may_hold(&self) -> bool {
+        self.hold.limit.admission() != Mode::Check
+    }
+
+    /// As `common.lua` reads it: `<I2BBBddddI4I4dd`, and for a calendar `<I4I4I4dddd`. Small numbers as bytes, the rest as
+    /// doubles, as Lua has no other numbers: no text to be parsed while everybody waits.
+    fn argument(&self, set: u16, floor: Floor, now_ms: u64) -> Vec<u8> {
+        let limit = &self.hold.limit;
+        let (kind, calendar) = match &limit.window {
+            Window::Fixed(_) => (0, None),
+            Window::Sliding(_) => (1, None),
+            Window::Calendar(calendar) => (2, Some(calendar)),
+        };
+        let mode = match limit.admission() {
+            Mode::Soft => 0,
+            Mode::Strict => 1,
+            Mode::Check => 2,
+        };
+        let mut argument = Packer::default();
+        argument.0.extend(set.to_le_bytes());
+        argument.0.extend([kind, mode, u8::from(self.refuses)]);
+        argument.number(u64::try_from(limit.window.longest().as_millis()).unwrap_or(u64::MAX));
+        argument.number(limit.time_to_live_ms());
+        argument.number(self.hold.amount());
+        argument.number(self.number);
+        argument.index(u64::from(floor.epoch));
+        argument.index(floor.bucket);
+        argument.number(floor.settled);
+        argument.number(floor.previous);
+        if let Some(calendar) = calendar {
+            let buckets = calendar.around(now_ms);
+            buckets.iter().for_each(|bucket| argument.index(bucket.index));
+            buckets.iter().for_each(|bucket| argument.number(bucket.start_ms));
+            buckets.last().into_iter().for_each(|bucket| argument.number(bucket.end_ms));
+        }
+        argument.0
     }
 }
 
-/// The last three parts of a counter's key.
-fn counter_name(hold: &Hold) -> String {
-    format!("{:016x}:{}:{}", xxh3_64(hold.limit.id.as_bytes()), hold.limit.window, hold.counter.parts().1)
-}
+#[derive(Default)]
+struct Packer(Vec<u8>);
 
-/// One lease for each group of counters, in the order in which the groups come up.
-struct Leases<'h>(Vec<Lease<'h>>);
-
-struct Lease<'h> {
-    group: &'h str,
-    /// Empty where the request holds nothing of the group: then the set is only swept.
-    member: String,
-}
-
-impl<'h> Leases<'h> {
-    fn new(id: &ReservationId, holds: &[&'h Hold]) -> Self {
-        let mut leases: Vec<Lease<'h>> = Vec::new();
-        for hold in holds.iter().filter(|hold| hold.limit.admission() != Mode::Check) {
-            let (group, _) = hold.counter.parts();
-            let index = leases.iter().position(|lease| lease.group == group).unwrap_or_else(|| {
-                leases.push(Lease { group, member: String::new() });
-                leases.len() - 1
-            });
-            let Some(lease) = leases.get_mut(index).filter(|_| hold.amount() > 0) else {
-                continue;
-            };
-            if lease.member.is_empty() {
-                lease.member.push_str(&id.0);
-            }
-            // Writing to a string cannot fail.
-            let _ = write!(lease.member, " {} {}", counter_name(hold), hold.amount());
-        }
-        Self(leases)
+impl Packer {
+    fn index(&mut self, index: u64) {
+        self.0.extend(u32::try_from(index).unwrap_or(u32::MAX).to_le_bytes());
     }
 
-    /// The number of the hold's lease set, counted from 1; 0 for a limit that never holds.
-    fn of(&self, hold: &Hold) -> usize {
-        let (group, _) = hold.counter.parts();
-        match hold.limit.admission() {
-            Mode::Soft | Mode::Strict => {
-                self.0.iter().position(|lease| lease.group == group).map_or(0, |index| index + 1)
-            }
-            Mode::Check => 0,
-        }
+    fn number(&mut self, number: u64) {
+        self.0.extend((number as f64).to_le_bytes());
     }
 }

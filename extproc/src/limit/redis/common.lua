@@ -1,120 +1,253 @@
 
--- What all scripts share. It reads; nothing is written before a script has read everything: Lua has no rollback.
+-- What all scripts share.
 --
--- KEYS: tombstone, lease sets, counters.
--- ARGV: number of lease sets, lease in ms, tombstone in ms, most leases to sweep; per lease set this reservation's member
---       ('' for none); per counter window in ms, time to live in ms, its lease set (0 for none), amount held, and what the
---       script reads for itself.
--- A member is '<reservation> <counter> <amount> <counter> <amount> ...', the counters without their set's prefix.
-local TOMBSTONE = KEYS[1]
+-- KEYS: lease sets; counters; the tombstone, for scripts that have one.
+-- ARGV: the number of lease sets; for each of them as many members as the script knows; one packed string a counter.
+-- A member of a lease set is '<reservation> <counter> <amount> <counter> <amount> ...', the counters without their set's
+-- prefix, or '' for none. Its score is the lease's end.
+--
+-- Nothing is written before all that can fail is read: Lua has no rollback.
+local call, pack, unpack_struct = redis.call, struct.pack, struct.unpack
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+
 local SETS = tonumber(ARGV[1])
-local LEASE_MS = tonumber(ARGV[2])
-local TOMBSTONE_MS = ARGV[3]
-local SWEEP_AT_MOST = ARGV[4]
-local HEADER = 4
 
-local time = redis.call('TIME')
-local NOW = time[1] * 1000 + math.floor(time[2] / 1000)
+local time = call('TIME')
+local NOW = time[1] * 1000 + floor(time[2] / 1000)
 
--- A counter is 28 bytes: the window's index, what is settled in it, what was settled in the one before, what is held.
-local FORMAT = '<I4ddd'
-local SIZE = 28
+-- A counter: its bucket, how often it was reset, settled in the bucket, settled in the one before, held.
+local FORMAT = '<I4I4ddd'
+local SIZE = 32
 -- Doubles count exactly to here; counters stop.
 local MAX_COUNT = 9007199254740991
+-- So far ahead of the clock a counter's bucket may be; further ahead, it was the clock that ran wild.
+local AHEAD = 2
 
-local function set(s)
-  return KEYS[1 + s]
-end
+local SLIDING, CALENDAR = 1, 2
+local SOFT, STRICT = 0, 1
 
-local function member(s)
-  return ARGV[HEADER + s]
-end
+local GRANTED = 0
+-- The sidecar's clock is so wrong that the calendar it sent does not hold the present; it tries again.
+local OUTSIDE = -1
 
-local function is_settled()
-  return redis.call('EXISTS', TOMBSTONE) == 1
-end
-
--- As the counter stands in Redis, or nil. Another size is another version's: it is not guessed at, it starts anew.
-local function stored(key)
-  local packed = redis.call('GET', key)
-  if not packed or #packed ~= SIZE then
+-- The bucket, its length and what is left of it, of the calendar's three that a counter's argument ends in.
+local function of_calendar(argument, at)
+  local before, current, after, first, second, third, last = unpack_struct('<I4I4I4dddd', argument, at)
+  if NOW < first or NOW >= last then
     return nil
+  elseif NOW < second then
+    return before, second - first, second - NOW
+  elseif NOW < third then
+    return current, third - second, third - NOW
   end
-  local bucket, settled, previous, held = struct.unpack(FORMAT, packed)
-  return { bucket = bucket, settled = settled, previous = previous, held = held, stored = true }
+  return after, last - third, last - NOW
 end
 
--- As it stands in the window that is current. It never goes back to a window that has ended, unless it is so far ahead of
--- the clock that it was the clock that ran wild. A hold belongs to no window.
-local function current(key, window)
-  local bucket = math.floor(NOW / window)
-  local counter = stored(key)
-  if not counter then
-    return { bucket = bucket, settled = 0, previous = 0, held = 0 }
+-- Enters a bucket. A counter never goes back to one that has ended.
+local function enter(c, bucket)
+  if c.bucket < bucket or c.bucket > bucket + AHEAD then
+    c.previous = c.slides and c.bucket == bucket - 1 and c.settled or 0
+    c.settled = 0
+    c.bucket = bucket
   end
-  if counter.bucket < bucket or counter.bucket > bucket + 2 then
-    counter.previous = counter.bucket == bucket - 1 and counter.settled or 0
-    counter.settled = 0
-    counter.bucket = bucket
-  end
-  return counter
 end
 
--- Every counter that the script has seen, by its key.
-local counters = {}
+-- Brings back what Redis has lost and the sidecar has seen, unless it was reset since then.
+local function raise(c, epoch, bucket, settled, previous)
+  local was_epoch, was_settled, was_previous = c.epoch, c.settled, c.previous
+  if epoch > c.epoch then
+    c.epoch, c.settled, c.previous = epoch, 0, 0
+  end
+  enter(c, max(bucket, c.bucket))
+  if bucket == c.bucket then
+    c.settled = max(c.settled, settled)
+    c.previous = max(c.previous, previous)
+  elseif c.slides and bucket == c.bucket - 1 then
+    c.previous = max(c.previous, settled)
+  end
+  c.changed = c.epoch ~= was_epoch or c.settled ~= was_settled or c.previous ~= was_previous
+end
 
-local function read_holds(own)
-  local holds = {}
-  local at = HEADER + SETS
-  for i = 1 + SETS + 1, #KEYS do
-    local hold = {
-      key = KEYS[i],
-      window = tonumber(ARGV[at + 1]),
-      ttl = tonumber(ARGV[at + 2]),
-      set = tonumber(ARGV[at + 3]),
-      amount = tonumber(ARGV[at + 4]),
+-- The counters of the call as they stand now, or nil outside the calendar. `members` are those that the script knows of each
+-- lease set.
+local function read(members)
+  local counters = {}
+  local at = 1 + SETS * members
+  for i = 1, #ARGV - at do
+    local argument, key = ARGV[at + i], KEYS[SETS + i]
+    local set, kind, mode, refuses, length, ttl, amount, number, epoch, bucket, settled, previous, rest =
+      unpack_struct('<I2BBBddddI4I4dd', argument)
+    local now, left
+    if kind == CALENDAR then
+      now, length, left = of_calendar(argument, rest)
+      if not now then
+        return nil
+      end
+    else
+      now = floor(NOW / length)
+      left = (now + 1) * length - NOW
+    end
+    local c = {
+      key = key, set = set, mode = mode, refuses = refuses, length = length, ttl = ttl, amount = amount,
+      number = number, slides = kind == SLIDING, left = left, bucket = now, epoch = 0, settled = 0, previous = 0,
+      held = 0, stored = false, changed = false,
     }
-    for n, name in ipairs(own) do
-      hold[name] = ARGV[at + 4 + n]
+    local packed = call('GET', key)
+    -- Another size is another version's: it is not guessed at, it starts anew.
+    if packed and #packed == SIZE then
+      c.bucket, c.epoch, c.settled, c.previous, c.held = unpack_struct(FORMAT, packed)
+      c.stored = true
+      enter(c, now)
     end
-    at = at + 4 + #own
-    counters[hold.key] = counters[hold.key] or current(hold.key, hold.window)
-    hold.counter = counters[hold.key]
-    holds[#holds + 1] = hold
+    if bucket > 0 and bucket <= now + AHEAD and epoch >= c.epoch then
+      raise(c, epoch, bucket, settled, previous)
+    end
+    if c.bucket > now then
+      -- As if its bucket had just begun.
+      c.left = length
+    end
+    counters[i] = c
   end
-  return holds
+  return counters
 end
 
-local function hold(counter, amount)
-  counter.held = math.min(counter.held + amount, MAX_COUNT)
+local function packed(c)
+  return pack(FORMAT, c.bucket, c.epoch, c.settled, c.previous, c.held)
 end
 
-local function release(counter, amount)
-  counter.held = math.max(counter.held - amount, 0)
+-- The answer of a script: its verdict, the time, the counters.
+local function answer(verdict, counters)
+  local answer = { verdict, NOW }
+  for i, c in ipairs(counters) do
+    answer[i + 2] = packed(c)
+  end
+  return answer
 end
 
-local function charge(counter, used)
-  counter.settled = math.min(counter.settled + used, MAX_COUNT)
+-- Settled use, of the bucket before only the share that lies within one length from now.
+local function used(c)
+  if c.previous == 0 then
+    return c.settled
+  end
+  return c.settled + ceil(c.previous * c.left / c.length)
 end
 
-local function write(key, counter, ...)
-  local packed = struct.pack(FORMAT, counter.bucket, counter.settled, counter.previous, counter.held)
-  redis.call('SET', key, packed, ...)
-  counter.written = true
+local function hold(c, amount)
+  c.held = min(c.held + amount, MAX_COUNT)
 end
 
--- Leases must be there for as long as any counter that they hold of.
-local function keep_leases(holds)
-  local longest = {}
-  for _, h in ipairs(holds) do
-    if h.set > 0 and h.counter.written then
-      longest[h.set] = math.max(longest[h.set] or 0, h.ttl)
+local function release(c, amount)
+  c.held = max(c.held - amount, 0)
+end
+
+local function write(c)
+  call('SET', c.key, packed(c), 'PX', c.ttl)
+  c.changed = false
+end
+
+-- How long each lease set will live, negative for one that is not there. Without it nobody holds anything of its counters.
+local function lives(counters)
+  local left = {}
+  for s = 1, SETS do
+    left[s] = call('PTTL', KEYS[s])
+  end
+  for _, c in ipairs(counters) do
+    if left[c.set] == -2 and c.held > 0 then
+      c.held = 0
+      c.changed = true
     end
   end
-  for s, ttl in pairs(longest) do
-    local left = redis.call('PTTL', set(s))
-    if left ~= -2 and left < ttl then
-      redis.call('PEXPIRE', set(s), ttl)
+  return left
+end
+
+-- Leases must be there for as long as any counter that they hold of. They are kept somewhat longer, so that this need not be
+-- written for every one of them.
+local function keep_leases(counters, left)
+  for _, c in ipairs(counters) do
+    local set = c.set
+    if set > 0 and c.amount > 0 and left[set] < c.ttl then
+      left[set] = c.ttl + LEASE_MS
+      call('PEXPIRE', KEYS[set], left[set])
+    end
+  end
+end
+
+-- Counters by their keys: those of the call, and others that an expired lease held of.
+local by_key
+local others = {}
+
+local function find(counters, key)
+  if not by_key then
+    by_key = {}
+    for _, c in ipairs(counters) do
+      by_key[c.key] = c
+    end
+  end
+  local c = by_key[key]
+  if c == nil then
+    c = false
+    -- Of a key that a stranger wrote it is an error, and no string.
+    local packed = redis.pcall('GET', key)
+    if type(packed) == 'string' and #packed == SIZE then
+      c = { key = key }
+      c.bucket, c.epoch, c.settled, c.previous, c.held = unpack_struct(FORMAT, packed)
+      others[#others + 1] = c
+    end
+    by_key[key] = c
+  end
+  return c
+end
+
+-- Applies `change` to each counter that a member of a lease set holds of.
+local function each_held(counters, set, member, change)
+  local prefix = string.sub(KEYS[set], 1, -#'leases' - 1)
+  for name, amount in string.gmatch(member, ' (%S+) (%d+)') do
+    local c = find(counters, prefix .. name)
+    if c then
+      change(c, tonumber(amount))
+      c.changed = true
+    end
+  end
+end
+
+-- What the sidecars of expired leases held is free again, for this request already. `sweep` says whether there may be more.
+local swept = {}
+
+local function sweep(counters, at_most)
+  local more = false
+  for s = 1, SETS do
+    local known = swept[s] or {}
+    local expired = call('ZRANGEBYSCORE', KEYS[s], '-inf', NOW, 'LIMIT', #known, at_most)
+    for _, member in ipairs(expired) do
+      each_held(counters, s, member, release)
+      known[#known + 1] = member
+    end
+    swept[s] = known
+    more = more or #expired == at_most
+  end
+  return more
+end
+
+-- `left` is how long each lease set lives: one that became empty is gone.
+local function write_swept(left)
+  for s, members in pairs(swept) do
+    if #members > 0 then
+      call('ZREM', KEYS[s], unpack(members))
+      left[s] = call('PTTL', KEYS[s])
+    end
+  end
+  for _, c in ipairs(others) do
+    call('SET', c.key, packed(c), 'KEEPTTL')
+  end
+end
+
+-- What is only given back or brought back lives no longer for it.
+local function write_changed(counters)
+  for _, c in ipairs(counters) do
+    if c.changed and c.stored then
+      call('SET', c.key, packed(c), 'KEEPTTL')
+    elseif c.changed then
+      write(c)
     end
   end
 end

@@ -6,8 +6,12 @@
 
 mod call;
 mod eviction;
+mod floors;
+mod known;
 mod link;
+mod part;
 mod presence;
+mod reply;
 mod script;
 
 use std::fmt;
@@ -19,8 +23,11 @@ use redis::{Client, IntoConnectionInfo, ProtocolVersion, Value};
 
 use super::{Admission, CounterState, Growth, Hold, ReserveRequest, Settlement, Store, StoreError};
 use call::Call;
+use known::Known;
 use link::Link;
-use script::{RENEW, RESERVE, SETTLE, Script};
+use part::Part;
+use reply::{Answer, Verdict};
+use script::{GROW, PEEK, RESERVE, RESET, SETTLE, Script};
 
 /// This many calls in a row without an answer, and the connection is given up: on a quick deadline a few may miss it when
 /// Redis is busy, a connection that is cut misses all.
@@ -56,6 +63,7 @@ struct Shared {
     options: RedisOptions,
     reserving: Channel,
     settling: Channel,
+    known: Known,
     round_trips: AtomicU64,
     errors: AtomicU64,
 }
@@ -86,6 +94,7 @@ impl RedisStore {
             options,
             reserving: channel(),
             settling: channel(),
+            known: Known::default(),
             round_trips: AtomicU64::new(0),
             errors: AtomicU64::new(0),
         };
@@ -108,9 +117,9 @@ impl RedisStore {
         &self,
         channel: &Channel,
         script: &Script,
-        call: &Call,
+        call: &Call<'_>,
         deadline: Duration,
-    ) -> Result<Vec<u64>, StoreError> {
+    ) -> Result<Value, StoreError> {
         let answer = match tokio::time::timeout(deadline, self.attempt(channel, script, call)).await {
             Ok(answer) => {
                 channel.timeouts.store(0, Ordering::Relaxed);
@@ -130,7 +139,7 @@ impl RedisStore {
         answer
     }
 
-    async fn attempt(&self, channel: &Channel, script: &Script, call: &Call) -> Result<Vec<u64>, StoreError> {
+    async fn attempt(&self, channel: &Channel, script: &Script, call: &Call<'_>) -> Result<Value, StoreError> {
         let mut connection = channel.link.connection().await?;
         self.shared.round_trips.fetch_add(1, Ordering::Relaxed);
         let mut answer = connection.query(&call.by_hash(script)).await;
@@ -139,7 +148,7 @@ impl RedisStore {
             self.shared.round_trips.fetch_add(1, Ordering::Relaxed);
             answer = connection.query(&call.by_text(script)).await;
         }
-        numbers(answer.map_err(failed)?)
+        answer.map_err(failed)
     }
 }
 
@@ -150,36 +159,107 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+/// What became of a call, and when.
+struct Done {
+    verdict: Verdict,
+    /// Redis's time, in milliseconds since the epoch.
+    at_ms: u64,
+    states: Vec<CounterState>,
+}
+
+impl Done {
+    fn admission(self) -> Admission {
+        match self.verdict {
+            Verdict::Refused(by) => Admission::Refused { by, states: self.states },
+            Verdict::Done | Verdict::OutsideCalendar => Admission::Granted { states: self.states },
+        }
+    }
+}
+
+impl RedisStore {
+    /// Runs a script with the call that is made from what is known, and learns from the answer.
+    async fn ask<'h>(
+        &self,
+        channel: &Channel,
+        script: &Script,
+        deadline: Duration,
+        call: impl Fn(&Known) -> Call<'h> + Send + Sync,
+    ) -> Result<Done, StoreError> {
+        let known = &self.shared.known;
+        // A second time only where our clock was so wrong that a calendar did not hold the present: now it is known better.
+        for _ in 0..2 {
+            let call = call(known);
+            let answer = Answer::read(&self.run(channel, script, &call, deadline).await?, call.counters())?;
+            known.learn(answer.now_ms, call.floors(&answer));
+            if answer.verdict != Verdict::OutsideCalendar {
+                return Ok(Done { verdict: answer.verdict, at_ms: answer.now_ms, states: call.states(&answer) });
+            }
+        }
+        Err(StoreError::Failed("its clock does not go steadily".to_owned()))
+    }
+
+    /// As a sidecar that has just started.
+    #[cfg(test)]
+    pub(in crate::limit) fn forget_what_was_seen(&self) {
+        self.shared.known.forget();
+    }
+
+    async fn ask_to_reserve(&self, request: &ReserveRequest) -> Result<Done, StoreError> {
+        let part = Part::whole(request.holds.len());
+        let (channel, deadline) = (&self.shared.reserving, self.shared.options.deadline);
+        self.ask(channel, &RESERVE, deadline, |known| Call::reserve(request, &part, known)).await
+    }
+
+    async fn ask_to_settle(&self, settlement: &Settlement) -> Result<Done, StoreError> {
+        let part = Part::whole(settlement.charges.len());
+        let (channel, deadline) = (&self.shared.settling, self.shared.options.settle_deadline);
+        self.ask(channel, &SETTLE, deadline, |known| Call::settle(settlement, &part, known)).await
+    }
+
+    async fn ask_of_counters(&self, script: &Script, holds: &[Hold]) -> Result<Done, StoreError> {
+        let part = Part::whole(holds.len());
+        let (channel, deadline) = (&self.shared.settling, self.shared.options.settle_deadline);
+        self.ask(channel, script, deadline, |known| Call::of_counters(holds, &part, known)).await
+    }
+}
+
 impl Store for RedisStore {
     async fn reserve(&self, request: &ReserveRequest) -> Result<Admission, StoreError> {
         if request.holds.is_empty() {
             return Ok(Admission::Granted { states: Vec::new() });
         }
-        let call = Call::reserve(request);
-        let answer = self.run(&self.shared.reserving, &RESERVE, &call, self.shared.options.deadline).await?;
-        admission(&answer, request.holds.len()).ok_or_else(|| StoreError::Failed(format!("it answered {answer:?}")))
+        self.ask_to_reserve(request).await.map(Done::admission)
+    }
+
+    async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
+        if growth.to.holds.is_empty() {
+            return Ok(Admission::Granted { states: Vec::new() });
+        }
+        let part = Part::whole(growth.to.holds.len());
+        let (channel, deadline) = (&self.shared.settling, self.shared.options.settle_deadline);
+        let done = self.ask(channel, &GROW, deadline, |known| Call::grow(growth, &part, known)).await?;
+        Ok(done.admission())
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError> {
         if settlement.charges.is_empty() {
             return Ok(());
         }
-        let call = Call::settle(settlement);
-        self.run(&self.shared.settling, &SETTLE, &call, self.shared.options.settle_deadline).await.map(drop)
+        self.ask_to_settle(settlement).await.map(drop)
     }
 
-    async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
-        let call = Call::renew(&growth.to);
-        self.run(&self.shared.settling, &RENEW, &call, self.shared.options.settle_deadline).await?;
-        Ok(Admission::Granted { states: Vec::new() })
+    async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
+        if holds.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.ask_of_counters(&PEEK, holds).await?.states)
     }
 
-    async fn peek(&self, _: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn reset(&self, _: &[Hold]) -> Result<(), StoreError> {
-        Ok(())
+    async fn reset(&self, holds: &[Hold]) -> Result<(), StoreError> {
+        if holds.is_empty() {
+            return Ok(());
+        }
+        self.ask_of_counters(&RESET, holds).await.map(drop)
     }
 }
 
@@ -191,35 +271,4 @@ fn client(url: &str) -> redis::RedisResult<Client> {
 
 fn failed(error: redis::RedisError) -> StoreError {
     StoreError::Failed(error.to_string())
-}
-
-fn numbers(answer: Value) -> Result<Vec<u64>, StoreError> {
-    redis::from_redis_value(answer).map_err(|error| StoreError::Failed(format!("it answered nonsense: {error}")))
-}
-
-/// Reads the answer of the script `reserve.lua` for `holds` holds.
-fn admission(answer: &[u64], holds: usize) -> Option<Admission> {
-    let (refuses, states) = answer.split_first()?;
-    let states: Vec<_> = states
-        .chunks_exact(3)
-        .filter_map(|state| match state {
-            [settled, held, reset_ms] => Some(CounterState {
-                bucket: 0,
-                epoch: 0,
-                settled: *settled,
-                previous: 0,
-                held: *held,
-                left: Duration::from_millis(*reset_ms),
-                length: Duration::from_millis(*reset_ms),
-            }),
-            _ => None,
-        })
-        .collect();
-    if states.len() != holds {
-        return None;
-    }
-    match usize::try_from(*refuses).ok()?.checked_sub(1) {
-        None => Some(Admission::Granted { states }),
-        Some(by) => (by < holds).then_some(Admission::Refused { by, states }),
-    }
 }

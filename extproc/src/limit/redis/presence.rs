@@ -5,6 +5,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use redis::Value;
+
 use super::RedisStore;
 use super::call::Call;
 use super::script::Script;
@@ -37,8 +39,8 @@ impl RedisStore {
         let lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
         let call = Call::plain(vec!["att1:{sidecars}".to_owned()], vec![id.to_owned(), lifetime_ms.to_string()]);
         let answer = self.run(&self.shared.settling, &SIDECARS, &call, self.shared.options.settle_deadline).await?;
-        match answer.as_slice() {
-            [count] => Ok(usize::try_from(*count).unwrap_or(usize::MAX)),
+        match answer.as_sequence() {
+            Some([Value::Int(count)]) => Ok(usize::try_from(*count).unwrap_or(0)),
             _ => Err(StoreError::Failed(format!("it answered {answer:?}"))),
         }
     }

@@ -1,70 +1,54 @@
 
--- Answers {0 or the first counter that refuses; per counter settled, held, ms to the window's end}, as read before this hold.
-local holds = read_holds({ 'mode', 'limit' })
+-- Members: what is to be held. A counter's number: its ceiling. Verdict: GRANTED or the first counter that refuses. The counters
+-- are answered as they stood before.
+local counters = read(1)
+if not counters then
+  return { OUTSIDE, NOW }
+end
+local left = lives(counters)
 
--- What the sidecars of expired leases held is free again, for this request already.
-local swept = {}
-for s = 1, SETS do
-  local prefix = string.sub(set(s), 1, -(#'leases' + 1))
-  for _, lease in ipairs(redis.call('ZRANGEBYSCORE', set(s), '-inf', NOW, 'LIMIT', 0, SWEEP_AT_MOST)) do
-    swept[#swept + 1] = { set = set(s), member = lease }
-    local held = string.match(lease, '^%S+(.*)$')
-    for name, amount in string.gmatch(held, '(%S+) (%d+)') do
-      local key = prefix .. name
-      counters[key] = counters[key] or stored(key)
-      if counters[key] then
-        release(counters[key], tonumber(amount))
-        counters[key].freed = true
-      end
+local function admits(c)
+  if c.mode == SOFT then
+    return used(c) + c.held < c.number
+  elseif c.mode == STRICT then
+    return used(c) + c.held + c.amount <= c.number
+  end
+  return used(c) < c.number
+end
+
+local function first_refusal()
+  for i, c in ipairs(counters) do
+    if c.refuses == 1 and not admits(c) then
+      return i
     end
   end
+  return GRANTED
 end
 
-local refuses = 0
-local answer = { refuses }
-for i, h in ipairs(holds) do
-  local counter = h.counter
-  local limit = tonumber(h.limit)
-  local admits
-  if h.mode == 'soft' then
-    admits = counter.settled + counter.held < limit
-  elseif h.mode == 'strict' then
-    admits = counter.settled + counter.held + h.amount <= limit
-  else
-    admits = counter.settled < limit
-  end
-  if not admits and refuses == 0 then
-    refuses = i
-  end
-  answer[#answer + 1] = counter.settled
-  answer[#answer + 1] = counter.held
-  answer[#answer + 1] = math.min((counter.bucket + 1) * h.window - NOW, h.window)
+local more = sweep(counters, SWEEP_AT_MOST)
+local verdict = first_refusal()
+if verdict ~= GRANTED and more then
+  sweep(counters, SWEEP_BEFORE_REFUSAL)
+  verdict = first_refusal()
 end
-answer[1] = refuses
+local answer = answer(verdict, counters)
 
+write_swept(left)
 -- A reservation that is settled already comes too late: nobody would give its hold back.
-local holding = refuses == 0 and not is_settled()
-
-for _, lease in ipairs(swept) do
-  redis.call('ZREM', lease.set, lease.member)
-end
-if holding then
+if verdict == GRANTED and call('EXISTS', KEYS[#KEYS]) == 0 then
   for s = 1, SETS do
-    if member(s) ~= '' then
-      redis.call('ZADD', set(s), NOW + LEASE_MS, member(s))
+    local member = ARGV[1 + s]
+    if member ~= '' then
+      call('ZADD', KEYS[s], NOW + LEASE_MS, member)
     end
   end
-  for _, h in ipairs(holds) do
-    if h.amount > 0 then
-      hold(h.counter, h.amount)
-      write(h.key, h.counter, 'PX', h.ttl)
+  for _, c in ipairs(counters) do
+    if c.amount > 0 then
+      hold(c, c.amount)
+      write(c)
     end
   end
-  keep_leases(holds)
+  keep_leases(counters, left)
 end
-for key, counter in pairs(counters) do
-  if counter.freed and counter.stored and not counter.written then
-    write(key, counter, 'KEEPTTL')
-  end
-end
+write_changed(counters)
 return answer

@@ -1,30 +1,42 @@
 //! The scripts. Each starts with `#!lua`, so Redis decides before the first line runs whether it may write at all: when it is
-//! out of memory, a reservation is refused whole. Settling and renewing are let through even then: they give holds back,
-//! overwrite what is there and leave behind less than a lost charge would cost.
+//! out of memory, a reservation is refused whole. All others are let through even then: they give holds back, overwrite what is
+//! there and leave behind less than a lost charge would cost.
 
 use std::sync::LazyLock;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-pub(super) static RESERVE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!("#!lua\n", include_str!("common.lua"), include_str!("reserve.lua"))));
-pub(super) static SETTLE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!("#!lua flags=allow-oom\n", include_str!("common.lua"), include_str!("settle.lua")))
-});
-pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!("#!lua flags=allow-oom\n", include_str!("common.lua"), include_str!("renew.lua")))
-});
+use crate::limit::store::{LEASE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, TOMBSTONE_MS};
+
+pub(super) static RESERVE: LazyLock<Script> = LazyLock::new(|| of_counters("", include_str!("reserve.lua")));
+pub(super) static GROW: LazyLock<Script> = LazyLock::new(|| of_counters(" flags=allow-oom", include_str!("grow.lua")));
+pub(super) static SETTLE: LazyLock<Script> =
+    LazyLock::new(|| of_counters(" flags=allow-oom", include_str!("settle.lua")));
+pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| of_counters(" flags=no-writes", include_str!("peek.lua")));
+pub(super) static RESET: LazyLock<Script> =
+    LazyLock::new(|| of_counters(" flags=allow-oom", include_str!("reset.lua")));
 
 pub(super) struct Script {
-    pub(super) text: &'static str,
+    pub(super) text: String,
     /// By which Redis knows a script that it has run before.
     pub(super) sha1: String,
 }
 
 impl Script {
-    pub(super) fn new(text: &'static str) -> Self {
-        Self { text, sha1: redis::Script::new(text).get_hash().to_owned() }
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { sha1: redis::Script::new(&text).get_hash().to_owned(), text }
     }
+}
+
+fn of_counters(flags: &str, own: &str) -> Script {
+    Script::new(format!(
+        "#!lua{flags}\n\
+         local LEASE_MS, TOMBSTONE_MS = {LEASE_MS}, {TOMBSTONE_MS}\n\
+         local SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL = {SWEEP_AT_MOST}, {SWEEP_BEFORE_REFUSAL}\n\
+         {}{own}",
+        include_str!("common.lua")
+    ))
 }
 
 /// Whether Redis has never run the script, or has forgotten it.

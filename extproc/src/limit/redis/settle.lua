@@ -1,23 +1,28 @@
 
--- Answers {1}, or {0} if the reservation was settled before.
-if is_settled() then
-  return { 0 }
+-- Members: what is held as far as is known, what may be held instead. A counter's amount: what is held of it as far as is known;
+-- its number: what was used. Verdict: GRANTED, or SETTLED if it was before. The counters are answered as they stand after.
+local SETTLED = 1
+local MEMBERS = 2
+local counters = read(MEMBERS)
+if not counters then
+  return { OUTSIDE, NOW }
 end
-local holds = read_holds({ 'used' })
+if not call('SET', KEYS[#KEYS], '', 'NX', 'PX', TOMBSTONE_MS) then
+  return answer(SETTLED, counters)
+end
 
-local live = {}
 for s = 1, SETS do
-  live[s] = redis.call('ZREM', set(s), member(s)) == 1
-end
-redis.call('SET', TOMBSTONE, '', 'PX', TOMBSTONE_MS)
-for _, h in ipairs(holds) do
-  local held = live[h.set] and h.amount or 0
-  local used = tonumber(h.used)
-  if held > 0 or used > 0 then
-    release(h.counter, held)
-    charge(h.counter, used)
-    write(h.key, h.counter, 'PX', h.ttl)
+  for which = 1, MEMBERS do
+    local member = ARGV[1 + (s - 1) * MEMBERS + which]
+    if member ~= '' and call('ZREM', KEYS[s], member) == 1 then
+      each_held(counters, s, member, release)
+    end
   end
 end
-keep_leases(holds)
-return { 1 }
+for _, c in ipairs(counters) do
+  c.settled = min(c.settled + c.number, MAX_COUNT)
+  if c.changed or c.number > 0 then
+    write(c)
+  end
+end
+return answer(GRANTED, counters)

@@ -1,7 +1,8 @@
 //! A store of either kind, and a way to let time go by for it.
 //!
 //! The memory store's clock can be turned. Redis's cannot, so everything that is in it is made older instead: leases end
-//! earlier, counters are of earlier windows, keys live shorter. Windows in these tests are so long that no real one ends.
+//! earlier, counters are of earlier windows, keys live shorter; what the sidecar saw of them, it forgets. Windows in these tests
+//! are so long that no real one ends.
 
 use ::redis;
 
@@ -13,17 +14,21 @@ pub(super) const ERA: Duration = Duration::from_secs(4_000 * 86_400);
 
 const MAKE_OLDER: &str = r"
     local by = tonumber(ARGV[1])
+    local function length_of(window)
+      local of_calendar = { hour = 3600000, day = 86400000, week = 604800000 }
+      return tonumber(string.match(window, '^[fs](%d+)$')) or of_calendar[string.match(window, '^(%a+)@')]
+    end
     for _, key in ipairs(redis.call('KEYS', 'att1:*')) do
       local left = redis.call('PTTL', key)
-      local window = string.match(key, '^att1:{%x+}:%x+:(%d+):%x+$')
+      local window = string.match(key, '^att1:{%x+}:%x+:([^:]+):%x+$')
       if string.match(key, ':leases$') then
         for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
           redis.call('ZINCRBY', key, -by, member)
         end
       elseif window then
-        local bucket, c, p, h = struct.unpack('<I4ddd', redis.call('GET', key))
-        bucket = bucket - math.floor(by / tonumber(window))
-        redis.call('SET', key, struct.pack('<I4ddd', bucket, c, p, h))
+        local bucket, epoch, c, p, h = struct.unpack('<I4I4ddd', redis.call('GET', key))
+        bucket = bucket - math.floor(by / length_of(window))
+        redis.call('SET', key, struct.pack('<I4I4ddd', bucket, epoch, c, p, h))
       end
       redis.call('PEXPIRE', key, left - by)
     end";
@@ -93,14 +98,20 @@ impl Bed {
     pub(super) async fn advance(&self, by: Duration) {
         match self {
             Self::Memory { hand, .. } => hand.advance(by),
-            Self::Redis { server, .. } => make_older(server, i64::try_from(by.as_millis()).unwrap()).await,
+            Self::Redis { server, store } => {
+                make_older(server, i64::try_from(by.as_millis()).unwrap()).await;
+                store.forget_what_was_seen();
+            }
         }
     }
 
     pub(super) async fn set_clock_back(&self, by: Duration) {
         match self {
             Self::Memory { hand, .. } => hand.set_back(by),
-            Self::Redis { server, .. } => make_older(server, -i64::try_from(by.as_millis()).unwrap()).await,
+            Self::Redis { server, store } => {
+                make_older(server, -i64::try_from(by.as_millis()).unwrap()).await;
+                store.forget_what_was_seen();
+            }
         }
     }
 
@@ -108,8 +119,9 @@ impl Bed {
     pub(super) async fn clear(&mut self) {
         match self {
             Self::Memory { .. } => *self = Self::memory(),
-            Self::Redis { server, .. } => {
+            Self::Redis { server, store } => {
                 let () = redis::cmd("FLUSHALL").query_async(&mut server.connection().await).await.unwrap();
+                store.forget_what_was_seen();
             }
         }
     }
