@@ -1,4 +1,4 @@
-//! A client of the gateway, as an application would be one: JSON and server-sent events over HTTP/1.1.
+//! A client of the gateway, as an application would be one: JSON and server-sent events over HTTP/1.1, or HTTP/2.
 
 use std::time::Duration;
 
@@ -72,6 +72,16 @@ impl Client {
         let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build();
         let http = http.map_err(Error::http("make an HTTP client"))?;
         Ok(Self { http, url: url.into(), headers: Vec::new() })
+    }
+
+    /// A client that speaks HTTP/2 to the server at `url`, without TLS.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn over_http2(url: impl Into<String>) -> Result<Self> {
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).http2_prior_knowledge().build();
+        let http = http.map_err(Error::http("make an HTTP/2 client"))?;
+        Ok(Self { http, ..Self::new(url)? })
     }
 
     /// The same client with this API key.

@@ -34,7 +34,7 @@ pub mod template;
 pub mod tools;
 pub mod wait;
 
-pub use client::{Answer, Client, EventStream};
+pub use client::{Answer, Client, EventStream, Events};
 pub use directory::Directory;
 pub use envoy::{Envoy, EnvoyOptions};
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! The answer's way through an exchange: chunk by chunk, as far as what is held goes, to its end or to where it is cut.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use attache_proto::response::Output;
 use attache_proto::{ApiError, ErrorKind};
@@ -14,7 +14,13 @@ use super::response::Answer;
 use super::summary::{Counted, Outcome};
 use super::{Exchange, OutOfOrder, Phase};
 use crate::config::model::RequestCost;
+use crate::config::model::RequestCost;
 use crate::limit::{Admission, Growth, StoreError};
+
+/// How long after its last event the two sides of an answer that was cut are reset. Envoy drops what it has not written to the
+/// client by then: told at once, it dropped the last event of every HTTP/2 stream that was tried. The upstream works in vain for
+/// as long.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// An answer that is passing.
 #[derive(Debug)]
@@ -58,7 +64,7 @@ impl Exchange {
                 }
                 return Ok(Action::Answer(Reply::ResponseBody(Body::Unchanged, Costs::new())));
             }
-            Phase::Cut(_) => return Ok(self.end_cut(end)),
+            Phase::Cut { .. } => return Ok(self.swallow(end, now)),
             _ => return Err(self.out_of_order("a response body chunk")),
         }
         if let (Some(released), Some(summary)) = (self.released, &mut self.summary)
@@ -98,6 +104,26 @@ impl Exchange {
             Some(Withheld { passed, rest, end }) => self.feed(passed, &rest, end, now),
             None => {
                 self.ask(Progress::Passing);
+                Action::Wait
+            }
+        }
+    }
+
+    /// When [`Exchange::handle_timeout`] is to be called, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Cut { reset_at, .. } => Some(reset_at),
+            _ => None,
+        }
+    }
+
+    /// That time has come, or may have. An answer of ours, though nobody is there to see it, is what makes the proxy reset both
+    /// sides: the response's headers are long sent.
+    pub fn handle_timeout(&mut self, now: Instant) -> Action {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Cut { response, reset_at } if reset_at <= now => Action::Respond(response),
+            phase => {
+                self.phase = phase;
                 Action::Wait
             }
         }
@@ -170,8 +196,8 @@ impl Exchange {
 
     /// Ends the answer before what is withheld of it. What was delivered is charged.
     ///
-    /// In the caller's stream the error comes as an event, since its status has long been sent. The proxy is told to give up
-    /// the upstream with the next chunk, so that this one is on its way to the client by then.
+    /// In the caller's stream the error comes as an event, since its status has long been sent. A little later the proxy is told
+    /// to reset both sides, so that the upstream stops.
     fn cut(&mut self, error: &ApiError, now: Instant) -> Action {
         let dialect = self.dialect();
         let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Action::Wait };
@@ -183,17 +209,21 @@ impl Exchange {
         self.settle(counted);
         self.end(Outcome::Cut, now);
         if end == End::More {
-            self.phase = Phase::Cut(LocalResponse::error(error, dialect, "cut"));
+            let response = LocalResponse::error(error, dialect, "cut");
+            self.phase = Phase::Cut { response, reset_at: now + LAST_WORDS };
         }
         let body = joined(passed, error.events(dialect).as_bytes());
         Action::Answer(Reply::ResponseBody(Body::Replaced(body), costs))
     }
 
-    /// More of an answer that was cut. An answer of ours is what makes the proxy reset both sides: the headers are long sent.
-    fn end_cut(&mut self, end: End) -> Action {
-        match (std::mem::replace(&mut self.phase, Phase::Over), end) {
-            (Phase::Cut(response), End::More) => Action::Respond(response),
-            _ => Action::Answer(Reply::ResponseBody(Body::Replaced(Bytes::new()), Costs::new())),
+    /// More of an answer that was cut: nobody gets it.
+    fn swallow(&mut self, end: End, now: Instant) -> Action {
+        if end == End::Last {
+            self.phase = Phase::Over;
+        }
+        match self.handle_timeout(now) {
+            Action::Wait => Action::Answer(Reply::ResponseBody(Body::Replaced(Bytes::new()), Costs::new())),
+            action => action,
         }
     }
 

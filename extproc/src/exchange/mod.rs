@@ -84,7 +84,10 @@ enum Phase {
     Upstream(Box<Plan>),
     Answering(Box<Answering>),
     /// The answer was ended, and the proxy is still to be told: with this, which nobody sees.
-    Cut(LocalResponse),
+    Cut {
+        response: LocalResponse,
+        reset_at: Instant,
+    },
     Foreign,
     Over,
 }
@@ -247,7 +250,7 @@ impl Exchange {
     pub fn gone(&mut self, now: Instant) {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             // What was cut is settled.
-            Phase::Over | Phase::Cut(_) => {}
+            Phase::Over | Phase::Cut { .. } => {}
             Phase::Headers | Phase::Body(_) => self.end(Outcome::Cancelled, now),
             Phase::Foreign => {}
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
@@ -283,7 +286,10 @@ impl Exchange {
 
     /// Whether the request was dealt with: sent on, or answered by us. Until then the stream must not end cleanly.
     pub fn is_released(&self) -> bool {
-        matches!(self.phase, Phase::Upstream(_) | Phase::Answering(_) | Phase::Cut(_) | Phase::Foreign | Phase::Over)
+        matches!(
+            self.phase,
+            Phase::Upstream(_) | Phase::Answering(_) | Phase::Cut { .. } | Phase::Foreign | Phase::Over
+        )
     }
 
     /// The body is complete: decide, and ask the ledger if there is a limit.
@@ -460,7 +466,7 @@ impl Exchange {
             Phase::Admission(_) => "waiting for the ledger",
             Phase::Upstream(_) => "waiting for the upstream",
             Phase::Answering(_) | Phase::Foreign => "passing the answer",
-            Phase::Cut(_) => "ending the answer",
+            Phase::Cut { .. } => "ending the answer",
             Phase::Over => "over",
         };
         OutOfOrder { message, phase }

@@ -69,6 +69,8 @@ enum Event {
     Grown(Growth, Result<Admission, StoreError>),
     /// It is time to renew the lease.
     Renew,
+    /// What the exchange waited for.
+    Timeout,
     End,
 }
 
@@ -114,6 +116,7 @@ impl Session {
             }
             received = inbound.message(), if !is_withholding => Event::of(received),
             _ = renew.tick() => Event::Renew,
+            () = timeout(self.exchange.poll_timeout()) => Event::Timeout,
         }
     }
 
@@ -126,6 +129,7 @@ impl Session {
                 self.exchange.renew();
                 Action::Wait
             }
+            Event::Timeout => self.exchange.handle_timeout(now),
             Event::End => Action::Wait,
         };
         // Twice at most: again for a shorter answer.
@@ -174,6 +178,14 @@ impl Session {
         drop(pending);
         self.world.journal.record(request, &decision, SystemTime::now());
         self.exchange.admitted(decision, Instant::now())
+    }
+}
+
+/// Until that time; without one, for ever.
+async fn timeout(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -25,6 +25,8 @@ mod backoff;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod caps;
+#[cfg(test)]
 mod exhausted;
 #[cfg(test)]
 mod failing_closed;

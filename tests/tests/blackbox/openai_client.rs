@@ -13,10 +13,13 @@ async fn the_official_python_client_finds_no_difference_to_the_model_server() {
         pool(),
         route("assistant", "assistant", "{name: pool, modelNameOverride: served}"),
         route("poor", "poor", "{name: pool, modelNameOverride: served}"),
+        route("short", "short", "{name: pool, modelNameOverride: served}"),
         key("a", "acme", "assistant"),
         key("poor", "acme", "poor"),
+        key("short", "acme", "short"),
         limits("assistant", "{name: n, per: [key], limit: 1000, window: 300d, cost: requests}"),
         limits("poor", "{name: n, per: [key], limit: 1, window: 300d, cost: requests}"),
+        limits("short", "{name: t, per: [key], limit: 200, window: 300d, mode: strict, cap: true}"),
     ];
     let stack = Stack::builder(documents.concat()).models(1).start().await.unwrap();
     let urls = [stack.gateway.envoy.url(), stack.models[0].url()];

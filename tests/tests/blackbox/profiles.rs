@@ -23,7 +23,7 @@ async fn stack() -> Stack {
 }
 
 /// Envoy Gateway has bodies buffered, and has no words for these settings.
-const AS_ENVOY_GATEWAY: [(&str, &str); 4] = [
+pub(crate) const AS_ENVOY_GATEWAY: [(&str, &str); 4] = [
     ("request_body_mode: STREAMED", "request_body_mode: BUFFERED"),
     ("send_body_without_waiting_for_header_response: true\n", "\n"),
     ("allow_content_length_header: true\n", "\n"),

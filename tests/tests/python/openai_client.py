@@ -3,7 +3,7 @@
 Usage: openai_client.py GATEWAY_URL MODEL_SERVER_URL
 
 The gateway serves `assistant` by the model server's `served` to the key `sk-a`, allows the key `sk-poor` one request, and
-knows no key `sk-nobody`.
+knows no key `sk-nobody`. Of `short` it allows the key `sk-short` 200 tokens and cuts the answer that would have more.
 """
 
 import sys
@@ -113,4 +113,25 @@ fails(
     None,
     lambda: chat("sk-a", extra_headers={"x-sim-fault": "status=500"}),
 )
+
+
+def is_cut():
+    """A stream that the limit ends raises, after all that was left to say."""
+    stream = client(gateway_url, "sk-short").chat.completions.create(
+        model="short", messages=messages, stream=True, extra_headers={"x-sim-answer-tokens": "5000", "x-sim-fault": "slow=1"}
+    )
+    seen = 0
+    try:
+        for event in stream:
+            seen += bool(event.choices[0].delta.content)
+    except openai.APIError as error:
+        assert (error.code, error.type) == ("insufficient_quota", "insufficient_quota"), repr(error)
+        assert error.message.startswith("Quota used up for this key on tokens per 300 days: Limit 200, "), error.message
+        assert 100 < seen < 200, seen
+        print("fails as it should: a stream that is cut, after", seen)
+        return
+    raise AssertionError(f"the stream ended well after {seen}")
+
+
+is_cut()
 print("done")

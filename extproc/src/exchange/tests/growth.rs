@@ -223,10 +223,12 @@ fn where_there_is_no_more_the_rest_is_delivered_and_the_stream_ends_with_the_lim
         // What was delivered, and the prompt as it was estimated; the usage that nobody saw does not count.
         assert_eq!(table.charged(), [2 + 550]);
         if size != text.len() {
-            // The proxy gives up the upstream when it is told so, with the next chunk.
-            assert!(!table.exchange.is_over());
-            let chunk = Bytes::from_static(b"data: more\n\n");
-            let action = table.exchange.response_body(&chunk, End::More, table.now).unwrap();
+            // Nothing of it gets through any more. Once the client has the error, the proxy is told to reset both sides.
+            assert_eq!(passed(feed(&mut table, "data: more\n\n", End::More), ""), "");
+            let reset_at = table.exchange.poll_timeout().unwrap();
+            assert!(matches!(table.exchange.handle_timeout(reset_at - Duration::from_millis(1)), Action::Wait));
+            assert!(!table.exchange.is_over() && table.exchange.is_released());
+            let action = table.exchange.handle_timeout(reset_at);
             assert!(matches!(&action, Action::Respond(response) if response.status == 429), "{action:?}");
         }
         assert!(table.exchange.is_over());

@@ -1,0 +1,209 @@
+//! Limits that must not be overdrawn: answers that are kept to what is left, and streams that end where nothing is.
+
+use attache_model_server::Finished;
+use attache_tests::{Answer, Client, Events, Stack, until};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use crate::{
+    documents::{key, limits, pool, route},
+    profiles::AS_ENVOY_GATEWAY,
+    residue,
+    second_envoy::envoy_with,
+    verdict::{counted, error},
+};
+
+/// No test runs over the boundary of such a window, but once in 300 days.
+const WINDOW: &str = "window: 300d";
+
+fn capped(limit: u64) -> String {
+    let limit = format!("{{name: t, per: [key], limit: {limit}, {WINDOW}, mode: strict, cap: true}}");
+    [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), key("b", "acme", "r"), limits("r", &limit)]
+        .concat()
+}
+
+/// A chat of which the prompt has 9 tokens by the model server's rule.
+fn chat() -> Value {
+    json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
+}
+
+/// What a short chat is taken to have at most, by the sidecar's rule: three tokens for its bytes, five for its message, 32 for
+/// the template.
+const PROMPT_AT_MOST: u64 = 40;
+
+/// A client whose answers are so long if nothing ends them.
+fn of_length(client: &Client, tokens: u64) -> Client {
+    client.clone().with_header("x-sim-answer-tokens", &tokens.to_string())
+}
+
+/// What was charged by all sidecars.
+async fn charged(stack: &Stack) -> u64 {
+    residue::none(stack).await;
+    let mut charged = 0.0;
+    for gateway in stack.gateways() {
+        let metrics = gateway.sidecar.metrics().await.unwrap();
+        for kind in ["input", "output"] {
+            charged += metrics.sum("gen_ai_client_token_usage_sum", &[("gen_ai_token_type", kind)]);
+        }
+    }
+    charged as u64
+}
+
+/// The tokens that a stream delivered before it was cut, and the error in its last event; none of a stream that was not.
+fn delivered(events: &Events) -> (u64, Option<Value>) {
+    let has_content = |event: &Value| event["choices"][0]["delta"]["content"].as_str().is_some_and(|it| !it.is_empty());
+    let tokens = events.json().filter(has_content).count() as u64;
+    assert!(events.is_done(), "{:?}", events.data.last());
+    (tokens, events.json().last().filter(|event| event["error"].is_object()))
+}
+
+#[tokio::test]
+async fn a_stream_ends_where_the_limit_does_and_its_model_server_stops() {
+    for replacements in [&[][..], &AS_ENVOY_GATEWAY] {
+        let stack = Stack::builder(capped(700)).models(1).without_wasm().start().await.unwrap();
+        let other = envoy_with(&stack, replacements).await;
+        let clients =
+            [other.client().unwrap().with_key("sk-a"), Client::over_http2(other.url()).unwrap().with_key("sk-b")];
+        for (number, client) in clients.into_iter().enumerate() {
+            let slow = of_length(&client, 50_000).with_header("x-sim-fault", "slow=1");
+            let stream = slow.stream_chat(&chat()).await.unwrap();
+            assert_eq!(stream.status, 200);
+            let events = stream.rest().await;
+            let (tokens, error) = delivered(&events);
+            let error = &error.expect("an error ends the stream")["error"];
+            assert_eq!((&error["type"], &error["code"]), (&json!("insufficient_quota"), &json!("insufficient_quota")));
+            assert!(error["message"].as_str().unwrap().contains("Limit 700, "), "{error}");
+            assert_eq!(tokens, 700 - PROMPT_AT_MOST);
+            let record = || stack.models[0].requests().remove(number);
+            until("the model server had stopped", async || record().finished == Finished::Aborted).await.unwrap();
+            assert!((tokens..5_000).contains(&record().completion_tokens), "{:?}", record());
+            counted(&stack, "cut", number + 1).await;
+            // The prompt is charged as it was estimated: one token.
+            assert_eq!(charged(&stack).await, (number as u64 + 1) * (1 + tokens));
+            // Envoy and the sidecar go on as if nothing had been.
+            assert_eq!(client.chat(&chat()).await.unwrap().status, 429);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_is_no_longer_than_what_is_held_for_it() {
+    let stack = Stack::builder(capped(1_000)).models(1).without_wasm().start().await.unwrap();
+    let client = of_length(&stack.client().with_key("sk-a"), 5_000);
+    let mut lengths = Vec::new();
+    let refused = loop {
+        let answer = client.chat(&chat()).await.unwrap();
+        if answer.status != 200 {
+            break answer;
+        }
+        let body = answer.json().unwrap();
+        assert_eq!(body["choices"][0]["finish_reason"], "length");
+        lengths.push(body["usage"]["completion_tokens"].as_u64().unwrap());
+    };
+    // The usual 512, and what was left of the limit then.
+    assert_eq!(lengths, [512, 1_000 - (9 + 512) - PROMPT_AT_MOST]);
+    let sent: Vec<Value> =
+        stack.models[0].requests().iter().map(|record| serde_json::from_str(&record.body).unwrap()).collect();
+    assert_eq!(sent.iter().map(|body| body["max_tokens"].as_u64().unwrap()).collect::<Vec<_>>(), lengths);
+    assert_eq!(error(&refused).0, 429);
+    assert_eq!(charged(&stack).await, 2 * 9 + lengths.iter().sum::<u64>());
+}
+
+#[tokio::test]
+async fn a_long_stream_that_the_limit_has_room_for_is_delivered_whole() {
+    let stack = Stack::builder(capped(100_000)).models(1).without_wasm().start().await.unwrap();
+    let client = of_length(&stack.client().with_key("sk-a"), 5_000);
+    for fault in ["", "split=100", "crlf,split=7", "big=300000"] {
+        let client = client.clone().with_header("x-sim-fault", fault);
+        let before = charged(&stack).await;
+        let events = client.stream_chat(&chat()).await.unwrap().rest().await;
+        assert_eq!(delivered(&events), (5_000, None), "{fault}");
+        assert_eq!(charged(&stack).await - before, 5_009, "{fault}");
+    }
+}
+
+/// Streams and whole answers of several lengths at once, until nothing more is admitted.
+async fn used_up(stack: &Stack, limit: u64) {
+    let clients: Vec<Client> = stack.gateways().map(|gateway| gateway.client().with_key("sk-a")).collect();
+    let ask = async |index: usize| {
+        let client = of_length(&clients[index % clients.len()], [300, 900, 2_000][index % 3]);
+        if index.is_multiple_of(2) {
+            let stream = client.stream_chat(&chat()).await.unwrap();
+            let is_admitted = stream.status == 200;
+            assert!(is_admitted || stream.status == 429, "{}", stream.status);
+            if is_admitted {
+                delivered(&stream.rest().await);
+            }
+            is_admitted
+        } else {
+            let answer: Answer = client.chat(&chat()).await.unwrap();
+            assert!(matches!(answer.status, 200 | 429), "{}", answer.text());
+            answer.status == 200
+        }
+    };
+    for round in 0.. {
+        let admitted = join_all((0..64).map(&ask)).await.into_iter().filter(|admitted| *admitted).count();
+        let charged = charged(stack).await;
+        assert!(charged <= limit, "{charged} of {limit} after round {round}");
+        if admitted == 0 {
+            // What is left is less than a prompt of unknown density and a few words.
+            assert!(charged + PROMPT_AT_MOST + 16 > limit, "{charged} of {limit}");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn under_a_cap_exactly_the_limit_is_used_however_many_ask_at_once() {
+    let limit = 60_000;
+    let stack = Stack::builder(capped(limit)).models(1).without_wasm().start().await.unwrap();
+    used_up(&stack, limit).await;
+}
+
+#[tokio::test]
+async fn under_a_cap_two_sidecars_on_one_redis_use_exactly_the_limit() {
+    let limit = 60_000;
+    let stack = Stack::builder(capped(limit)).models(1).without_wasm().sidecars(2).redis().start().await.unwrap();
+    used_up(&stack, limit).await;
+}
+
+#[tokio::test]
+async fn a_limit_in_shadow_refuses_nobody_and_counts_what_it_would_have() {
+    let limit = format!("{{name: t, per: [key], limit: 10, {WINDOW}, shadow: true}}");
+    let documents = [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), limits("r", &limit)].concat();
+    let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
+    let client = of_length(&stack.client().with_key("sk-a"), 20);
+    for _ in 0..3 {
+        let answer = client.chat(&chat()).await.unwrap();
+        assert_eq!((answer.status, answer.header("x-ratelimit-limit-tokens")), (200, None));
+    }
+    counted(&stack, "served", 3).await;
+    let metrics = stack.sidecar_metrics().await.unwrap();
+    let of_limit = [("limit", "default/r-limits/t")];
+    assert_eq!(metrics.sum("attache_limit_shadow_refusals_total", &of_limit), 2.0);
+    assert_eq!(metrics.sum("attache_limit_refusals_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn what_is_used_beyond_what_was_held_is_counted_for_each_limit() {
+    let limit = format!("{{name: t, per: [key], limit: 100000, {WINDOW}}}");
+    let documents = [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), limits("r", &limit)].concat();
+    let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
+    let client = of_length(&stack.client().with_key("sk-a"), 1_000);
+    client.chat(&chat()).await.unwrap();
+    counted(&stack, "served", 1).await;
+    let overdraft = async || {
+        stack
+            .sidecar_metrics()
+            .await
+            .unwrap()
+            .sum("attache_limit_overdraft_tokens_total", &[("limit", "default/r-limits/t")])
+    };
+    assert_eq!(overdraft().await, (9 + 1_000 - (1 + 512)) as f64);
+    // Of a stream more is held as it grows.
+    let events = client.with_header("x-sim-fault", "slow=1").stream_chat(&chat()).await.unwrap().rest().await;
+    assert_eq!(delivered(&events), (1_000, None));
+    counted(&stack, "served", 2).await;
+    let more = overdraft().await - (9.0 + 1_000.0 - 513.0);
+    assert!((0.0..=300.0).contains(&more), "{more}");
+}
