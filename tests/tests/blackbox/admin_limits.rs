@@ -104,7 +104,8 @@ async fn every_sidecar_of_a_redis_shows_and_resets_what_all_have_counted() {
     let (is_well, json, error) = attache_limits(&stack, 1, &["show", "--key", "a", "--json"]).await;
     assert!(is_well, "{error}");
     let shown: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&shown["limits"][0]["counters"][0]["used"], &shown["lastDecision"]), (&json!(200), &Value::Null));
+    let counter = &shown["limits"][0]["counters"][0];
+    assert_eq!((&counter["used"], &shown["lastDecision"]), (&json!(200), &Value::Null), "{shown:#}");
     let (is_well, said, error) = attache_limits(&stack, 1, &["reset", "--key", "a", "--limit", "day"]).await;
     assert!(is_well && said.contains("default/a: 200 were used"), "{said}{error}");
     assert_eq!(page(&stack, "key=a").await["limits"][0]["counters"][0]["used"], 0);
