@@ -173,7 +173,7 @@ fn draw_caller(page: &Value, drawn: &mut String) {
                 plain(field(counter, "held")),
                 plain(field(counter, "upTo")),
                 plain(field(counter, "remaining")),
-                plain(field(counter, "resetsIn")),
+                text(field(counter, "resetsIn")).to_owned(),
                 shadow.to_owned(),
             ]);
         }
@@ -205,7 +205,7 @@ fn draw_table<const N: usize>(rows: &[[String; N]], drawn: &mut String) {
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            let is_number = cell.starts_with(|first: char| first.is_ascii_digit());
+            let is_number = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(' ');
             let _ = if is_number { write!(line, "{cell:>width$}  ") } else { write!(line, "{cell:<width$}  ") };
         }
         let _ = writeln!(drawn, "{}", line.trim_end());
@@ -289,7 +289,7 @@ default/app   tenant acme   priority low
 LIMIT                OF                          USED  HELD  UP TO  LEFT   RESETS IN
 default/fair/day     acme            ██████████   320     0    300      0     2h0m0s
 default/fair/budget  default/app, m  █░░░░░░░░░  0.25   0.0   12.5  12.25         9s  shadow
-default/fair/budget  by header                   ?     ?      12.5  ?      ?          shadow
+default/fair/budget  by header                   ?     ?      12.5  ?                 shadow
 last decision, 3s ago, for m: refused by default/fair/day: Quota used up.
 "
         );

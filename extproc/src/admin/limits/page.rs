@@ -77,7 +77,7 @@ fn of_counter(counter: &Counter, state: Option<&CounterState>) -> Value {
         "used": figure(quantity, state.used()),
         "held": figure(quantity, state.held),
         "remaining": figure(quantity, left),
-        "resetsIn": spoken(state.left),
+        "resetsIn": (*quantity != Quantity::Concurrency).then(|| spoken(state.left)),
         "says": match (left, wait.is_zero()) {
             (0, false) => format!("used up; something is left in {}", spoken(wait)),
             (0, true) => "all that is left is held by requests in flight".to_owned(),
