@@ -42,7 +42,7 @@ pub(super) struct Lease {
 /// What a longer answer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// Nothing: no limit holds tokens.
+    /// Nothing: no limit holds tokens, or nobody sees it grow.
     Nothing,
     /// That what is held follows.
     Follow,
@@ -62,9 +62,18 @@ pub(super) enum Progress {
 }
 
 impl Lease {
-    /// What is held for an answer of which the client bounds the output by `bound`.
-    pub(super) fn new(reservation: Reservation, bound: Option<u64>) -> Self {
+    /// What is held for an answer in one piece, which ends before anybody can see how long it gets.
+    pub(super) fn of_whole(reservation: Reservation) -> Self {
+        Self::new(reservation, None, Need::Nothing)
+    }
+
+    /// What is held for a stream of which the client bounds the output by `bound`.
+    pub(super) fn of_stream(reservation: Reservation, bound: Option<u64>) -> Self {
         let need = Need::of(reservation.request());
+        Self::new(reservation, bound, need)
+    }
+
+    fn new(reservation: Reservation, bound: Option<u64>, need: Need) -> Self {
         let mut lease = Self {
             reservation,
             bound: bound.unwrap_or(u64::MAX),
@@ -268,7 +277,7 @@ mod tests {
         let estimate = Estimate { input: 100, input_at_most: 100, output: 300 };
         let request = Arc::new(ReserveRequest::new(&[limit], &subject, estimate));
         match Decision::new(request, Admission::Granted { states: vec![state(0)] }, Keeper::Store) {
-            Decision::Granted(reservation) => Lease::new(reservation, bound),
+            Decision::Granted(reservation) => Lease::of_stream(reservation, bound),
             Decision::Refused(_) => panic!(),
         }
     }
@@ -330,6 +339,14 @@ mod tests {
         assert_eq!(lease.allowance(), None, "the upstream ends it");
         assert!(lease.grow(400, Progress::Passing).is_none());
         assert_eq!(outputs(&lease.renew().unwrap()), (400, 400));
+    }
+
+    #[test]
+    fn an_answer_in_one_piece_is_renewed_and_does_not_grow() {
+        let reservation = lease(Cap::Capped, OnStoreError::Deny, None).reservation().clone();
+        let mut lease = Lease::of_whole(reservation);
+        assert!(lease.grow(100_000, Progress::Passing).is_none());
+        assert_eq!((lease.allowance(), lease.renew().map(|growth| outputs(&growth))), (None, Some((300, 300))));
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::route;
 use answering::Answering;
 use body::BodyBuffer;
 use lease::Lease;
-use plan::Plan;
+use plan::{Form, Plan};
 use response::Answer;
 
 /// The proxy sent what does not belong here.
@@ -321,7 +321,10 @@ impl Exchange {
             summary.limits.extend(LimitEvent::shadows(reservation.standings()));
         });
         pending.plan.reserved(reservation.request());
-        self.lease = Some(Lease::new(reservation, pending.plan.output.bound));
+        self.lease = Some(match pending.plan.output.form {
+            Form::Whole => Lease::of_whole(reservation),
+            Form::Stream => Lease::of_stream(reservation, pending.plan.output.bound),
+        });
         self.release(pending, now)
     }
 

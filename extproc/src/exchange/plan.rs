@@ -177,18 +177,19 @@ fn prompt(scan: &RequestScan, input: &EstimateInput) -> Option<Prompt> {
 pub(super) struct Output {
     /// The most tokens that the client lets it have, all choices together.
     pub(super) bound: Option<u64>,
+    pub(super) form: Form,
     choices: u64,
-    delivery: Delivery,
+    /// The fields that bound it, where it has to be bounded before it begins.
+    to_be_bounded: Option<OutputBounds>,
     /// What it was kept to, where that is less than the client's bound.
     lowered_to: Option<u64>,
 }
 
-#[derive(Debug)]
-enum Delivery {
-    /// There is none, or nothing counts it.
-    Free,
-    /// In one piece, so it has to be bounded before it begins. These are the fields that do it.
-    Whole(OutputBounds),
+/// How it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In one piece.
+    Whole,
     /// In events, so it can be ended at any of them.
     Stream,
 }
@@ -200,17 +201,18 @@ impl Output {
         input: &EstimateInput,
         reservation: &ReserveRequest,
     ) -> Result<Self, Unbounded> {
+        let form = if scan.stream { Form::Stream } else { Form::Whole };
         let is_capped = operation != Operation::Embeddings && reservation.holds.iter().any(Hold::is_capped);
-        let delivery = match (is_capped, scan.stream) {
-            (false, _) => Delivery::Free,
-            (true, true) => Delivery::Stream,
-            (true, false) => {
+        let to_be_bounded = match form {
+            Form::Whole if is_capped => {
                 // Before anything is reserved for it.
                 scan.bounds.lowered_to(1)?;
-                Delivery::Whole(scan.bounds)
+                Some(scan.bounds)
             }
+            Form::Whole | Form::Stream => None,
         };
-        Ok(Self { bound: input.output_bound(), choices: input.choices.max(1), delivery, lowered_to: None })
+        let (bound, choices) = (input.output_bound(), input.choices.max(1));
+        Ok(Self { bound, form, choices, to_be_bounded, lowered_to: None })
     }
 
     /// The fewest tokens that are worth an answer: less, and the request is refused.
@@ -304,7 +306,7 @@ impl Plan {
         self.unreported.whole = self.unreported.whole.min(self.estimate.output);
         self.unreported.abandoned = self.unreported.abandoned.min(self.estimate.output);
         let held = self.estimate.output;
-        if let Delivery::Whole(bounds) = &self.output.delivery
+        if let Some(bounds) = &self.output.to_be_bounded
             // Checked when the plan was made, as is that the edits lie in the body.
             && let Ok(edits) = bounds.lowered_to((held / self.output.choices).max(1))
             && let Ok(splice) = self.splice.clone().and(edits)
