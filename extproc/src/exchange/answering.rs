@@ -14,7 +14,6 @@ use super::response::Answer;
 use super::summary::{Counted, Outcome};
 use super::{Exchange, OutOfOrder, Phase};
 use crate::config::model::RequestCost;
-use crate::config::model::RequestCost;
 use crate::limit::{Admission, Growth, StoreError};
 
 /// How long after its last event the two sides of an answer that was cut are reset. Envoy drops what it has not written to the
