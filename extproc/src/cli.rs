@@ -83,6 +83,10 @@ struct RunArgs {
     /// How long the ledger may take to answer.
     #[arg(long, env = "ATTACHE_REDIS_TIMEOUT", default_value = "100ms", value_parser = duration)]
     redis_timeout: Duration,
+    /// How many sidecars share the ledger at least. While Redis does not answer, each admits up to its share of what was
+    /// left of a limit. Those that are seen running count too, if they are more; say it where sidecars may start meanwhile.
+    #[arg(long, env = "ATTACHE_REPLICAS", value_name = "N", default_value = "1")]
+    replicas: NonZeroUsize,
     /// How long requests in flight may take to end after SIGTERM.
     #[arg(long, env = "ATTACHE_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
@@ -162,6 +166,7 @@ impl RunArgs {
             admin_listen: self.admin_listen,
             // An empty variable is how deployments say "none".
             redis: self.redis.filter(|url| !url.is_empty()).map(|url| (url, self.redis_timeout)),
+            replicas: self.replicas.get(),
             drain_timeout: self.drain_timeout,
             settings: self.settings.into(),
         };

@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 use crate::config::model::Settings;
 use crate::config::{self, Config, Diagnostic, Outcome, Resources};
 use crate::telemetry::Telemetry;
+use crate::world::World;
 
 /// Editors and ConfigMap updates touch several files in a row: wait until it is quiet for so long.
 const QUIET: Duration = Duration::from_millis(200);
@@ -69,8 +70,8 @@ impl Reloader {
         }
     }
 
-    /// Reloads on SIGHUP and on every change of the files, for ever.
-    pub async fn watch(mut self) {
+    /// Reloads on SIGHUP and on every change of the files, for ever, for `world`, which serves what is published.
+    pub async fn watch(mut self, world: Arc<World>) {
         let (changed, mut changes) = mpsc::channel(1);
         // Held to the end: dropping it ends the watch.
         let _watcher = self.watcher(changed);
@@ -96,7 +97,10 @@ impl Reloader {
             })
             .await
             {
-                Ok(reloader) => self = reloader,
+                Ok(reloader) => {
+                    self = reloader;
+                    world.ledger.forget_denials();
+                }
                 Err(panic) => {
                     error!(%panic, "reading the configuration failed; the last one stays in force and is not read again");
                     return;

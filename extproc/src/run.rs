@@ -15,10 +15,10 @@ use tracing::{info, warn};
 
 use crate::admin::Admin;
 use crate::config::model::Settings;
-use crate::limit::{Ledger, RedisOptions, RedisStore};
+use crate::limit::{Ledger, RedisOptions, RedisStore, SharedOptions};
 use crate::reload::Reloader;
-use crate::server::Processor;
 use crate::server::listen::{ListenAddress, Listener};
+use crate::server::{Cut, Processor};
 use crate::telemetry::Telemetry;
 use crate::world::World;
 
@@ -30,6 +30,8 @@ const STREAMS_PER_CONNECTION: u32 = 1_000_000;
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// The same for all streams of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// How long streams that are cut may take to end: each has only to be woken.
+const CUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What `attache run` was told.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub struct RunOptions {
     pub admin_listen: String,
     /// The ledger's Redis and how long it may take to answer; in memory without.
     pub redis: Option<(String, Duration)>,
+    /// How many sidecars share the ledger at least.
+    pub replicas: usize,
     /// How long requests in flight may take to end.
     pub drain_timeout: Duration,
     /// What holds for all routes.
@@ -61,10 +65,11 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     let telemetry = Arc::new(Telemetry::default());
     let ledger = match &options.redis {
         Some((url, deadline)) => {
+            let replicas = options.replicas;
             let options = RedisOptions { deadline: *deadline, ..RedisOptions::default() };
             let store = RedisStore::connect(url, options)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("--redis: {error}")))?;
-            Ledger::redis(store)
+            Ledger::redis(store, SharedOptions { replicas, probe_deadline: *deadline })
         }
         None => Ledger::memory(),
     };
@@ -83,11 +88,12 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     let (health, health_service) = health_reporter();
     health.set_service_status(SERVICE, tonic_health::ServingStatus::Serving).await;
     let (drain, draining) = watch::channel(false);
+    let cut = Cut::default();
     let server = Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .add_service(Processor::service(Arc::clone(&world)))
+        .add_service(Processor::service(Arc::clone(&world), cut.clone()))
         .add_service(health_service);
     let mut serving = tokio::spawn(async move {
         match listener {
@@ -95,7 +101,7 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
             Listener::Unix(incoming, _file) => server.serve_with_incoming_shutdown(incoming, asked(draining)).await,
         }
     });
-    let watching = tokio::spawn(reloader.watch());
+    let watching = tokio::spawn(reloader.watch(Arc::clone(&world)));
     let admin = tokio::spawn(async move { axum::serve(admin_listener, admin).await });
     let pulse = tokio::spawn(pulse());
     ready.store(true, Ordering::Release);
@@ -110,8 +116,14 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     ready.store(false, Ordering::Release);
     health.set_service_status(SERVICE, tonic_health::ServingStatus::NotServing).await;
     drain.send_replace(true);
-    if tokio::time::timeout(options.drain_timeout, serving).await.is_err() {
+    if tokio::time::timeout(options.drain_timeout, &mut serving).await.is_err() {
         warn!(in_flight = world.telemetry.in_flight(), "requests are cut: they took longer than the drain timeout");
+        // Each leaves a settlement when it ends; the ledger is drained of them below.
+        cut.all();
+        if tokio::time::timeout(CUT_TIMEOUT, idle(&world.telemetry)).await.is_err() {
+            warn!(in_flight = world.telemetry.in_flight(), "their charges are lost: they did not end");
+        }
+        serving.abort();
     }
     watching.abort();
     admin.abort();
@@ -131,6 +143,13 @@ async fn pulse() {
     let mut pulse = tokio::time::interval(Duration::from_secs(1));
     loop {
         pulse.tick().await;
+    }
+}
+
+/// Until no stream is open.
+async fn idle(telemetry: &Telemetry) {
+    while telemetry.in_flight() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

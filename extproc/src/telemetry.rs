@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
-use crate::limit::LedgerStats;
+use crate::limit::{LedgerStats, StoreState};
 
 /// Buckets for tokens: powers of 4, as OpenTelemetry recommends for `gen_ai.client.token.usage`.
 const TOKEN_BUCKETS: [f64; 14] = [
@@ -68,6 +68,7 @@ pub struct Telemetry {
     config_last_reload_successful: Gauge,
     config_reloads: Counter,
     store: StoreMetrics,
+    ledger: LedgerMetrics,
     endpoints_cooling: Gauge,
 }
 
@@ -85,8 +86,18 @@ struct StoreMetrics {
     round_trips: Counter,
     errors: Counter,
     lost_settlements: Counter,
+    expired_settlements: Counter,
     queue: Gauge,
     reservations: Gauge,
+}
+
+/// How the ledger fares with its store, or without it.
+#[derive(Default)]
+struct LedgerMetrics {
+    up: Gauge,
+    replicas: Gauge,
+    cached_refusals: Counter,
+    degraded_decisions: Family<DecisionLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -128,6 +139,11 @@ struct LimitLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    decision: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PlacementLabels {
     cluster: Arc<str>,
     reason: &'static str,
@@ -155,6 +171,7 @@ impl Default for Telemetry {
             config_last_reload_successful: Gauge::default(),
             config_reloads: Counter::default(),
             store: StoreMetrics::default(),
+            ledger: LedgerMetrics::default(),
             endpoints_cooling: Gauge::default(),
         };
         telemetry.register();
@@ -232,11 +249,36 @@ impl Telemetry {
             self.store.errors.clone(),
         );
         attache.register("store_lost_settlements", "Charges that were given up", self.store.lost_settlements.clone());
+        attache.register(
+            "store_expired_settlements",
+            "Charges that waited for Redis until their windows had ended",
+            self.store.expired_settlements.clone(),
+        );
         attache.register("store_queue", "Charges that wait to be sent to Redis", self.store.queue.clone());
         attache.register(
             "reservations",
             "Reservations that are held in the ledger in memory",
             self.store.reservations.clone(),
+        );
+        attache.register(
+            "ledger_up",
+            "1 while the ledger's store is asked, 0 while it does not answer",
+            self.ledger.up.clone(),
+        );
+        attache.register(
+            "ledger_replicas",
+            "Sidecars that share the ledger's store, as expected or as counted",
+            self.ledger.replicas.clone(),
+        );
+        attache.register(
+            "ledger_cached_refusals",
+            "Requests that were refused without asking the store",
+            self.ledger.cached_refusals.clone(),
+        );
+        attache.register(
+            "ledger_degraded_decisions",
+            "What was decided without the store, as it did not answer",
+            self.ledger.degraded_decisions.clone(),
         );
         attache.register(
             "endpoints_cooling",
@@ -359,13 +401,33 @@ impl Telemetry {
         self.store.round_trips.inner().store(ledger.round_trips, Ordering::Relaxed);
         self.store.errors.inner().store(ledger.errors, Ordering::Relaxed);
         self.store.lost_settlements.inner().store(ledger.lost_settlements, Ordering::Relaxed);
+        self.store.expired_settlements.inner().store(ledger.expired_settlements, Ordering::Relaxed);
         self.store.queue.set(gauge(ledger.queue_length));
         self.store.reservations.set(gauge(ledger.reservations.unwrap_or(0)));
+        self.ledger.show(ledger);
         self.endpoints_cooling.set(gauge(endpoints_cooling));
         let mut page = String::new();
         // Writing to a string does not fail.
         let _ = text::encode(&mut page, &self.registry);
         page
+    }
+}
+
+impl LedgerMetrics {
+    fn show(&self, ledger: &LedgerStats) {
+        self.up.set(match ledger.state {
+            StoreState::Up => 1,
+            StoreState::Degraded => 0,
+        });
+        self.replicas.set(gauge(ledger.replicas));
+        self.cached_refusals.inner().store(ledger.cached_refusals, Ordering::Relaxed);
+        let degraded = ledger.degraded;
+        for (decision, count) in
+            [("granted", degraded.granted), ("refused", degraded.refused), ("failed", degraded.failed)]
+        {
+            let counter = self.degraded_decisions.get_or_create(&DecisionLabels { decision });
+            counter.inner().store(count, Ordering::Relaxed);
+        }
     }
 }
 

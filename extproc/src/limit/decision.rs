@@ -104,7 +104,7 @@ impl Reservation {
     pub fn growth(&self, output_tokens: u64) -> Growth {
         let to =
             if output_tokens == 0 { Arc::clone(&self.request) } else { Arc::new(self.request.grown(output_tokens)) };
-        Growth { from: Arc::clone(&self.request), doubt: self.doubt.clone(), to }
+        Growth { from: Arc::clone(&self.request), doubt: self.doubt.clone(), to, keeper: self.keeper }
     }
 
     /// Takes note of what became of a growth.

@@ -168,6 +168,8 @@ pub struct Growth {
     pub doubt: Option<Arc<ReserveRequest>>,
     /// What is to be held; the same reservation.
     pub to: Arc<ReserveRequest>,
+    /// Who holds it.
+    pub keeper: Keeper,
 }
 
 /// What was really used, in the order of the reservation's holds.

@@ -4,9 +4,12 @@
 //! whose request phase did not complete always ends with an error status: after a panic, a decoding error, an oversized
 //! message or a message out of order.
 
+mod cut;
 pub mod listen;
 mod stream;
 mod wire;
+
+pub use cut::Cut;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -28,13 +31,14 @@ const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
 #[derive(Debug, Clone)]
 pub struct Processor {
     world: Arc<World>,
+    cut: Cut,
 }
 
 impl Processor {
     /// The service, ready to be added to a tonic server.
-    pub fn service(world: Arc<World>) -> ExternalProcessorServer<Self> {
+    pub fn service(world: Arc<World>, cut: Cut) -> ExternalProcessorServer<Self> {
         let cap = usize::try_from(world.settings.max_body_bytes).unwrap_or(usize::MAX);
-        ExternalProcessorServer::new(Self { world })
+        ExternalProcessorServer::new(Self { world, cut })
             .max_decoding_message_size(cap.saturating_add(MESSAGE_OVERHEAD_BYTES))
             .max_encoding_message_size(usize::MAX)
     }
@@ -49,7 +53,7 @@ impl ExternalProcessor for Processor {
         request: Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<Self::ProcessStream>, Status> {
         let replies = stream::replies(request.into_inner(), Arc::clone(&self.world));
-        Ok(Response::new(Box::pin(catch_panics(replies))))
+        Ok(Response::new(Box::pin(self.cut.before(catch_panics(replies)))))
     }
 }
 

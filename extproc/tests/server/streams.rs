@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use attache::config::model::Settings;
 use attache::config::{self, Documents};
 use attache::limit::Ledger;
-use attache::server::Processor;
+use attache::server::{Cut, Processor};
 use attache::world::World;
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_client::ExternalProcessorClient;
@@ -68,7 +68,7 @@ impl Sidecar {
         let world = Arc::new(World::new(settings, config, Ledger::memory(), Arc::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = Server::builder().add_service(Processor::service(Arc::clone(&world)));
+        let server = Server::builder().add_service(Processor::service(Arc::clone(&world), Cut::default()));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         let client = ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap();
         Self { client: client.max_encoding_message_size(usize::MAX), world }

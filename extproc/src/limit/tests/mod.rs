@@ -103,7 +103,7 @@ pub(super) fn decision(request: &ReserveRequest, admission: Admission) -> Decisi
 
 pub(super) fn renewal(request: &ReserveRequest) -> Growth {
     let request = Arc::new(request.clone());
-    Growth { from: Arc::clone(&request), doubt: None, to: request }
+    Growth { from: Arc::clone(&request), doubt: None, to: request, keeper: Keeper::Store }
 }
 
 pub(super) fn settlement(request: &ReserveRequest, actual: &[u64]) -> Settlement {

@@ -1,12 +1,6 @@
 //! Settling off the request path.
 
-use super::bed::{Bed, ERA, connect};
-use super::redis_server::{PATIENCE, RedisServer};
 use super::*;
-
-fn tokens(amount: u64) -> Arc<Limit> {
-    Arc::new(Limit { window: Window::Fixed(ERA), ..limit("soft", amount, Mode::Soft) })
-}
 
 #[tokio::test]
 async fn in_memory_the_next_request_sees_what_was_settled_before_it() {
@@ -29,7 +23,7 @@ async fn in_memory_the_next_request_sees_what_was_settled_before_it() {
 async fn in_redis_everything_is_settled_when_the_ledger_is_drained() {
     let server = RedisServer::start().await;
     let store = connect(&server);
-    let ledger = Ledger::redis(store.clone());
+    let ledger = Ledger::redis(store.clone(), shared_by(1));
     let limit = tokens(1 << 40);
     let mut last = None;
     for _ in 0..500 {
@@ -49,15 +43,13 @@ async fn in_redis_everything_is_settled_when_the_ledger_is_drained() {
 async fn settlements_outlive_a_restart_of_redis() {
     let mut server = RedisServer::start().await;
     let store = connect(&server);
-    let ledger = Ledger::redis(store.clone());
+    let ledger = Ledger::redis(store.clone(), shared_by(1));
     let limit = tokens(300);
     let request = request(vec![hold(&limit, "caller", 40)]);
     ledger.reserve(&Arc::new(request.clone())).await.unwrap();
     server.kill();
     ledger.settle_detached(settlement(&request, &[30]));
-    while ledger.stats().errors == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("it was tried in vain", async || ledger.stats().errors > 0).await;
     assert_eq!(ledger.drain(Duration::ZERO).await, 1);
     server.restart().await;
     assert_eq!(ledger.drain(PATIENCE).await, 0);
@@ -66,9 +58,9 @@ async fn settlements_outlive_a_restart_of_redis() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_queue_is_counted_as_lost() {
+async fn what_does_not_fit_the_backlog_is_counted_as_lost() {
     let server = RedisServer::stopped();
-    let ledger = Ledger::redis(connect(&server));
+    let ledger = ledger(&server);
     let request = request(vec![hold(&tokens(300), "caller", 40)]);
     // Nothing is taken from the queue in between: this test's runtime has one thread and does not yield it.
     for _ in 0..16 * 1024 + 3 {

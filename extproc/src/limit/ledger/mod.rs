@@ -1,0 +1,181 @@
+//! The store that the operator chose, what stands in for it, and settling off the request path.
+//!
+//! `shared` puts a Redis and everything around it together: `denials` refuses without asking, `breaker` and `circuit` leave
+//! a Redis alone that does not answer, `degraded` decides meanwhile by `shares` of what is `known`, `settling` tells Redis
+//! what its `backlog` holds, and `replicas` counts those who share it.
+
+mod backlog;
+mod breaker;
+mod circuit;
+mod degraded;
+mod denials;
+mod known;
+mod name;
+mod recent;
+mod replicas;
+mod settling;
+mod shared;
+mod shares;
+
+pub use degraded::DegradedDecisions;
+pub use shared::{SharedLedger, SharedOptions};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    Admission, CounterState, Decision, Growth, Hold, Keeper, MemoryStore, RedisStore, ReserveRequest, Settlement,
+    Store, StoreError,
+};
+
+/// Where this sidecar keeps its counters.
+#[derive(Debug)]
+pub enum Ledger {
+    /// In this process.
+    Memory(MemoryStore),
+    /// In a Redis that several sidecars share.
+    Redis(Box<SharedLedger>),
+}
+
+impl Ledger {
+    /// A ledger in this process.
+    pub fn memory() -> Self {
+        Self::Memory(MemoryStore::new())
+    }
+
+    /// A ledger in Redis; to be called within a Tokio runtime, as it starts the tasks that settle, probe and count sidecars.
+    pub fn redis(store: RedisStore, options: SharedOptions) -> Self {
+        Self::Redis(Box::new(SharedLedger::start(store, options)))
+    }
+
+    /// Settles without making anybody wait. In memory it has happened when this returns; in Redis it will soon, or is counted
+    /// as lost.
+    pub fn settle_detached(&self, settlement: Settlement) {
+        match self {
+            Self::Memory(store) => store.settle_now(&settlement),
+            Self::Redis(ledger) => ledger.settle_detached(settlement),
+        }
+    }
+
+    /// Has every refusal come from the store again: what counts, or how, may have changed.
+    pub fn forget_denials(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(ledger) => ledger.forget_denials(),
+        }
+    }
+
+    /// Waits until everything is settled, at most until the deadline. Says how many settlements are left. To be called at the
+    /// end: this sidecar does not count as one that shares the store any more.
+    pub async fn drain(&self, deadline: Duration) -> usize {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(ledger) => ledger.drain(deadline).await,
+        }
+    }
+
+    /// What the ledger has done so far.
+    pub fn stats(&self) -> LedgerStats {
+        match self {
+            Self::Memory(store) => LedgerStats { reservations: Some(store.reservations()), ..LedgerStats::default() },
+            Self::Redis(ledger) => ledger.stats(),
+        }
+    }
+}
+
+impl Ledger {
+    /// Admits or refuses. While the store does not answer, as the request's limits say.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer and the request has a limit that refuses then.
+    pub async fn reserve(&self, request: &Arc<ReserveRequest>) -> Result<Decision, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(Decision::new(Arc::clone(request), store.reserve(request).await?, Keeper::Store)),
+            Self::Redis(ledger) => ledger.reserve(request).await,
+        }
+    }
+
+    /// Renews a reservation, or lets it grow, with whoever keeps it: [`Store::grow`].
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store keeps it and gave no answer.
+    pub async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
+        match self {
+            Self::Memory(store) => store.grow(growth).await,
+            Self::Redis(ledger) => ledger.grow(growth).await,
+        }
+    }
+
+    /// How counters stand: [`Store::peek`].
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer.
+    pub async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
+        match self {
+            Self::Memory(store) => store.peek(holds).await,
+            Self::Redis(ledger) => ledger.peek(holds).await,
+        }
+    }
+
+    /// Forgets what was settled: [`Store::reset`].
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store gave no answer.
+    pub async fn reset(&self, holds: &[Hold]) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(store) => store.reset(holds).await,
+            Self::Redis(ledger) => ledger.reset(holds).await,
+        }
+    }
+}
+
+/// Figures for metrics; those of Redis are 0 for a ledger in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerStats {
+    /// Whether the store is asked.
+    pub state: StoreState,
+    /// Commands sent to Redis.
+    pub round_trips: u64,
+    /// Operations that got no answer, or an error for one.
+    pub errors: u64,
+    /// Requests that were refused without asking Redis.
+    pub cached_refusals: u64,
+    /// Requests that were decided without Redis, because it did not answer.
+    pub degraded: DegradedDecisions,
+    /// Sidecars that share the store, as far as is known; at least 1.
+    pub replicas: usize,
+    /// Settlements that wait.
+    pub queue_length: usize,
+    /// Settlements that were given up: their use is not charged, or nobody knows.
+    pub lost_settlements: u64,
+    /// Settlements that were of no use any more when Redis was back: their windows had ended.
+    pub expired_settlements: u64,
+    /// Reservations that are held, where the ledger is in memory. In Redis they are everybody's, and not counted.
+    pub reservations: Option<usize>,
+}
+
+impl Default for LedgerStats {
+    fn default() -> Self {
+        Self {
+            state: StoreState::Up,
+            round_trips: 0,
+            errors: 0,
+            cached_refusals: 0,
+            degraded: DegradedDecisions::default(),
+            replicas: 1,
+            queue_length: 0,
+            lost_settlements: 0,
+            expired_settlements: 0,
+            reservations: None,
+        }
+    }
+}
+
+/// Whether the store is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreState {
+    /// It is.
+    Up,
+    /// It did not answer lately, and this sidecar goes on alone.
+    Degraded,
+}

@@ -1,0 +1,76 @@
+//! Refusals without a round trip.
+
+use ::redis;
+use ::redis::aio::MultiplexedConnection;
+
+use super::*;
+
+/// A limit that is used up, and known to be: the store has refused once.
+async fn used_up(ledger: &Ledger, limit: &Arc<Limit>) -> Hold {
+    let hold = hold(limit, "caller", limit.amount);
+    charge(ledger, &hold).await;
+    assert_eq!(ledger.drain(PATIENCE).await, 0);
+    let refused = refused(ledger, vec![hold.clone()]).await;
+    assert_eq!(refused.states[0].map(|state| state.settled), Some(limit.amount));
+    hold
+}
+
+/// How often counters were read since the last time: every reservation does.
+async fn reads(connection: &mut MultiplexedConnection) -> bool {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.unwrap();
+    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(connection).await.unwrap();
+    stats.contains("cmdstat_get:")
+}
+
+#[tokio::test]
+async fn a_caller_with_nothing_left_is_refused_without_a_command() {
+    let server = RedisServer::start().await;
+    let (ledger, mut connection) = (ledger(&server), server.connection().await);
+    let hold = used_up(&ledger, &tokens(300)).await;
+    assert!(reads(&mut connection).await);
+    for _ in 0..1_000 {
+        let refused = refused(&ledger, vec![hold.clone()]).await;
+        assert_eq!((refused.by, refused.states[0].map(|state| state.settled)), (0, Some(300)));
+        assert!(refused.retry_after() > Duration::from_secs(1));
+    }
+    assert!(!reads(&mut connection).await);
+    assert_eq!(ledger.stats().cached_refusals, 1_000);
+}
+
+#[tokio::test]
+async fn a_raised_limit_acts_on_the_next_request() {
+    let server = RedisServer::start().await;
+    let ledger = ledger(&server);
+    let hold = used_up(&ledger, &tokens(300)).await;
+    granted(&ledger, vec![Hold { ceiling: 301, ..hold }]).await;
+}
+
+#[tokio::test]
+async fn after_a_reload_or_a_reset_the_store_is_asked_again() {
+    let server = RedisServer::start().await;
+    let (ledger, mut connection) = (ledger(&server), server.connection().await);
+    let hold = used_up(&ledger, &tokens(300)).await;
+    ledger.forget_denials();
+    reads(&mut connection).await;
+    refused(&ledger, vec![hold.clone()]).await;
+    assert!(reads(&mut connection).await);
+
+    ledger.reset(std::slice::from_ref(&hold)).await.unwrap();
+    reads(&mut connection).await;
+    ledger.reserve(&Arc::new(request(vec![hold]))).await.unwrap();
+    assert!(reads(&mut connection).await);
+    assert_eq!(ledger.stats().cached_refusals, 0);
+}
+
+#[tokio::test]
+async fn what_requests_in_flight_hold_is_asked_for_each_time() {
+    let server = RedisServer::start().await;
+    let ledger = ledger(&server);
+    let slots = Limit { quantity: Quantity::Concurrency, ..Limit::clone(&tokens(1)) };
+    let hold = hold(&Arc::new(slots), "caller", 1);
+    let running = granted(&ledger, vec![hold.clone()]).await;
+    refused(&ledger, vec![hold.clone()]).await;
+    ledger.settle_detached(end(&running, &[0]));
+    assert_eq!(ledger.drain(PATIENCE).await, 0);
+    granted(&ledger, vec![hold]).await;
+}
