@@ -20,6 +20,7 @@
 //! may `unwrap` them. What needs more than the stack gives starts [`Sidecar`], [`Envoy`] and [`Redis`] by itself.
 
 pub mod client;
+pub mod counters;
 pub mod directory;
 pub mod envoy;
 pub mod error;
@@ -35,6 +36,7 @@ pub mod tools;
 pub mod wait;
 
 pub use client::{Answer, Client, EventStream, Events};
+pub use counters::Counters;
 pub use directory::Directory;
 pub use envoy::{Envoy, EnvoyOptions};
 pub use error::{Error, Result};

@@ -69,6 +69,11 @@ impl Redis {
         self.process.signal(signal)
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address

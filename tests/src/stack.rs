@@ -12,6 +12,7 @@ use futures_util::future::{try_join, try_join_all};
 
 use crate::{
     client::Client,
+    counters::Counters,
     directory::Directory,
     envoy::{Envoy, EnvoyOptions},
     error::{Error, Result},
@@ -135,6 +136,16 @@ impl Stack {
     /// When it does not answer.
     pub async fn sidecar_metrics(&self) -> Result<Metrics> {
         self.gateway.sidecar.metrics().await
+    }
+
+    /// The counters that the sidecars share in Redis, by the limits of the YAML as it is now.
+    ///
+    /// # Errors
+    /// When the stack has no Redis, or the YAML has errors.
+    pub fn counters(&self) -> Result<Counters> {
+        let redis = self.redis.as_ref().ok_or_else(|| Error::unexpected("the stack has no", "Redis"))?;
+        let read = fs::read_to_string(&self.config);
+        Counters::of(&read.map_err(Error::io(format!("read {}", self.config.display())))?, redis)
     }
 
     /// Has the model servers forget what they were asked.

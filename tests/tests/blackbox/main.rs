@@ -45,4 +45,6 @@ mod reload;
 #[cfg(test)]
 mod render;
 #[cfg(test)]
+mod shared_limits;
+#[cfg(test)]
 mod unified_endpoint;

@@ -60,7 +60,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Reads all of them. 28 bytes each: the bucket, what is settled, what was in the bucket before, what is held.
+    /// Reads all of them. 32 bytes each: the bucket and how often it was reset, what is settled, what was in the bucket
+    /// before, what is held.
     pub(crate) async fn read(connection: &mut MultiplexedConnection) -> Self {
         let mut counters = Self::default();
         let keys: Vec<String> = connection.keys("att1:*").await.unwrap();
@@ -70,13 +71,13 @@ impl Counters {
             }
             if key.ends_with(":leases") {
                 counters.leases += connection.zcard::<_, usize>(&key).await.unwrap();
-            } else if !key.contains(":settled:") {
+            } else if !key.contains(":settled:") && !key.contains("sidecars") {
                 let packed: Vec<u8> = connection.get(&key).await.unwrap();
                 let double = |at: usize| {
                     packed.get(at..at + 8).map_or(0.0, |bytes| f64::from_le_bytes(bytes.try_into().unwrap()))
                 };
-                counters.settled += double(4);
-                counters.held += double(20);
+                counters.settled += double(8);
+                counters.held += double(24);
             }
         }
         counters

@@ -52,7 +52,8 @@ pub(crate) struct Finding {
 
 impl Bed {
     /// Starts everything, with every feature on: a key, a limit that nobody reaches, affinity, usage and its costs.
-    pub(crate) async fn start(answers: Answers) -> Result<Self> {
+    /// `further` are documents beside those.
+    pub(crate) async fn start(answers: Answers, further: &str) -> Result<Self> {
         let directory = Directory::temporary()?;
         let mut models = Vec::new();
         let mut upstreams = Vec::new();
@@ -68,14 +69,16 @@ impl Bed {
         let config = directory.path().join("config/attache.yaml");
         let write = || fs::create_dir_all(directory.path().join("config"));
         write()
-            .and_then(|()| fs::write(&config, template::fill(&yaml(), &upstreams).unwrap_or_default()))
+            .and_then(|()| fs::write(&config, template::fill(&yaml(), &upstreams).unwrap_or_default() + further))
             .map_err(io("write the configuration"))?;
 
         let options = SidecarOptions { config: vec![config.clone()], ..SidecarOptions::default() };
         let sidecar = Sidecar::start("sidecar", options.clone(), directory.path()).await?;
         let on_redis = if answers == Answers::Whole && tools::redis_server().is_ok() {
             let redis = Redis::start(directory.path(), &[]).await?;
-            let options = SidecarOptions { redis: Some(redis.url()), ..options };
+            // A request that gives up on a Redis that has no CPU would be measured as a quick one.
+            let environment = vec![("ATTACHE_REDIS_TIMEOUT".to_owned(), "2s".to_owned())];
+            let options = SidecarOptions { redis: Some(redis.url()), environment, ..options };
             Some((Sidecar::start("sidecar-on-redis", options, directory.path()).await?, redis))
         } else {
             None
@@ -108,6 +111,17 @@ impl Bed {
         let envoy = Envoy::start_with("envoy", &bootstrap, first, admin, directory.path()).await?;
         let upstream = upstreams.first().copied().unwrap_or(first);
         Ok(Self { answers, listeners, upstream, envoy, sidecar, on_redis, _models: models, _directory: directory })
+    }
+
+    /// Where a variant's listener is.
+    pub(crate) fn listener(&self, variant: Variant) -> Result<SocketAddr> {
+        let listener = self.listeners.iter().find(|(other, _)| *other == variant);
+        listener.map(|(_, address)| *address).ok_or_else(|| Error::unexpected("there is no listener", variant.name()))
+    }
+
+    /// The sidecar that has its ledger in Redis, and that Redis.
+    pub(crate) fn on_redis(&self) -> Result<&(Sidecar, Redis)> {
+        self.on_redis.as_ref().ok_or_else(|| Error::unexpected("this bed has no", "Redis"))
     }
 
     /// What Envoy has used.
@@ -174,13 +188,19 @@ fn io(what: &str) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::Io { what: what.to_owned(), source }
 }
 
-/// The operator's YAML.
-fn yaml() -> String {
+/// What a ClientKey says of its key.
+pub(crate) fn sha256(key: &str) -> String {
     let mut digest = String::new();
-    for byte in Sha256::digest(KEY) {
+    for byte in Sha256::digest(key) {
         // Writing to a string does not fail.
         let _ = write!(digest, "{byte:02x}");
     }
+    digest
+}
+
+/// The operator's YAML.
+fn yaml() -> String {
+    let digest = sha256(KEY);
     format!(
         r#"apiVersion: gateway.envoyproxy.io/v1alpha1
 kind: Backend

@@ -20,8 +20,16 @@ const STACK_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Load {
     request: Vec<u8>,
-    events: u64,
+    expected: Expected,
     connections: Vec<Connection>,
+}
+
+/// What every answer must be: a benchmark of anything else is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    pub(crate) status: u16,
+    /// How many events it has; 0 for an answer that is no stream.
+    pub(crate) events: u64,
 }
 
 /// What came of it.
@@ -29,6 +37,8 @@ pub(crate) struct Load {
 pub(crate) struct Outcome {
     /// One for each request.
     pub(crate) answers: Vec<Answer>,
+    /// How often the server closed a connection after an answer.
+    pub(crate) reconnects: usize,
     /// What the threads of the client used.
     pub(crate) cpu: Duration,
 }
@@ -52,28 +62,34 @@ pub(crate) enum Until {
 }
 
 impl Load {
-    /// Connects. Every answer must have so many events, 0 for an answer that is no stream.
-    pub(crate) fn connect(server: SocketAddr, connections: usize, request: Vec<u8>, events: u64) -> io::Result<Self> {
+    /// Connects.
+    pub(crate) fn connect(
+        server: SocketAddr,
+        connections: usize,
+        request: Vec<u8>,
+        expected: Expected,
+    ) -> io::Result<Self> {
         let connections = (0..connections).map(|_| Connection::open(server)).collect::<Result<_, _>>()?;
-        Ok(Self { request, events, connections })
+        Ok(Self { request, expected, connections })
     }
 
     /// Sends the request over and over, the next one on each connection as soon as an answer is whole.
     ///
     /// # Errors
-    /// When one answer is not a good one: a benchmark of errors is none.
+    /// When one answer is not the expected one.
     pub(crate) fn run(&mut self, until: Until) -> io::Result<Outcome> {
-        let (request, events) = (&self.request, self.events);
+        let (request, expected) = (&self.request, self.expected);
         thread::scope(|scope| {
             let spawn = |connection| {
                 let thread = thread::Builder::new().stack_size(STACK_BYTES);
-                thread.spawn_scoped(scope, move || Connection::drive(connection, request, events, until))
+                thread.spawn_scoped(scope, move || Connection::drive(connection, request, expected, until))
             };
             let threads = self.connections.iter_mut().map(spawn).collect::<Result<Vec<_>, _>>()?;
             let mut all = Outcome::default();
             for thread in threads {
                 let outcome = thread.join().map_err(|_| io::Error::other("a thread of the client panicked"))??;
                 all.answers.extend(outcome.answers);
+                all.reconnects += outcome.reconnects;
                 all.cpu += outcome.cpu;
             }
             Ok(all)
@@ -83,9 +99,18 @@ impl Load {
 
 #[derive(Debug)]
 struct Connection {
+    server: SocketAddr,
     stream: TcpStream,
+    state: State,
     /// The answer under way.
     buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    KeptAlive,
+    /// The last answer said that it was the last.
+    Closing,
 }
 
 impl Connection {
@@ -93,26 +118,32 @@ impl Connection {
         let stream = TcpStream::connect(server)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        Ok(Self { stream, buffer: Vec::with_capacity(64 * 1024) })
+        Ok(Self { server, stream, state: State::KeptAlive, buffer: Vec::with_capacity(64 * 1024) })
     }
 
-    fn drive(&mut self, request: &[u8], events: u64, until: Until) -> io::Result<Outcome> {
+    fn drive(&mut self, request: &[u8], expected: Expected, until: Until) -> io::Result<Outcome> {
         let before = Usage::of_this_thread();
         let start = Instant::now();
         let mut answers = Vec::new();
+        let mut reconnects = 0;
         while until.goes_on(start, answers.len()) {
-            answers.push(self.exchange(request, events)?);
+            reconnects += usize::from(self.state == State::Closing);
+            answers.push(self.exchange(request, expected)?);
         }
-        Ok(Outcome { answers, cpu: Usage::of_this_thread().saturating_sub(before) })
+        Ok(Outcome { answers, reconnects, cpu: Usage::of_this_thread().saturating_sub(before) })
     }
 
-    fn exchange(&mut self, request: &[u8], events: u64) -> io::Result<Answer> {
+    fn exchange(&mut self, request: &[u8], expected: Expected) -> io::Result<Answer> {
         let start = Instant::now();
+        if self.state == State::Closing {
+            // It belongs to what the request costs: a client that keeps its connections alive has to do it as well.
+            *self = Self::open(self.server)?;
+        }
         self.stream.write_all(request)?;
         self.buffer.clear();
         let head = loop {
             self.read()?;
-            if let Some(head) = Head::parse(&self.buffer)? {
+            if let Some(head) = Head::parse(&self.buffer, expected.status)? {
                 break head;
             }
         };
@@ -127,9 +158,11 @@ impl Connection {
             self.read()?;
         }
         let whole = start.elapsed();
+        self.state = head.state;
         let seen = self.buffer.windows(6).filter(|window| window == b"data: ").count();
-        if seen as u64 != events {
-            return Err(io::Error::other(format!("an answer has {seen} events, not {events}: {}", self.text())));
+        if seen as u64 != expected.events {
+            let not = expected.events;
+            return Err(io::Error::other(format!("an answer has {seen} events, not {not}: {}", self.text())));
         }
         Ok(Answer { first: first.unwrap_or(whole), whole })
     }
@@ -164,20 +197,23 @@ struct Head {
     bytes: usize,
     /// None where the body is chunked.
     body_bytes: Option<usize>,
+    state: State,
 }
 
 impl Head {
     /// The head, once it is whole. Envoy writes header names in lower case.
-    fn parse(buffer: &[u8]) -> io::Result<Option<Self>> {
+    fn parse(buffer: &[u8], status: u16) -> io::Result<Option<Self>> {
         let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
         let text = String::from_utf8_lossy(buffer);
         let head = text.get(..end).unwrap_or_default();
-        if !head.starts_with("HTTP/1.1 200 ") {
-            return Err(io::Error::other(format!("an answer is not 200: {text}")));
+        if !head.starts_with(&format!("HTTP/1.1 {status} ")) {
+            return Err(io::Error::other(format!("an answer is not {status}: {text}")));
         }
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let body_bytes = length.map(|length| length.parse().map_err(io::Error::other)).transpose()?;
-        Ok(Some(Self { bytes: end + 4, body_bytes }))
+        let closes = head.lines().any(|line| line == "connection: close");
+        let state = if closes { State::Closing } else { State::KeptAlive };
+        Ok(Some(Self { bytes: end + 4, body_bytes, state }))
     }
 
     /// Whether the answer is whole. None is sent before it is asked for, and no event has a carriage return, so the last

@@ -8,6 +8,7 @@
 mod bed;
 mod bootstrap;
 mod client;
+mod limits;
 mod machine;
 mod measure;
 mod report;
@@ -18,6 +19,7 @@ mod workload;
 
 use std::{error::Error, process::ExitCode, time::Duration};
 
+use attache_tests::tools;
 use clap::Parser;
 
 use crate::{
@@ -33,7 +35,7 @@ struct Options {
     /// Half a minute in place of some: a look, no figures to keep.
     #[arg(long)]
     quick: bool,
-    /// Only the cases whose name contains this, such as "2 kB".
+    /// Only the cases whose name contains this, such as "2 kB" or "token limits".
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }
@@ -64,7 +66,7 @@ async fn bench(options: &Options) -> Result<(), Box<dyn Error>> {
         if workloads.is_empty() {
             continue;
         }
-        let mut bed = Bed::start(answers).await?;
+        let mut bed = Bed::start(answers, "").await?;
         if answers == Answers::Whole {
             report.client_alone = Some(measure::client_alone(&bed, pace)?);
         }
@@ -75,6 +77,9 @@ async fn bench(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     if options.only.is_empty() {
         report.live_streams = Some(measure::live_streams(&mut progress).await?);
+    }
+    if limits::NAME.contains(&options.only) && tools::redis_server().is_ok() {
+        report.token_limits = Some(limits::measure(pace, &mut progress).await?);
     }
     progress.end();
 

@@ -77,7 +77,9 @@ pub(crate) struct LiveStreams {
 
 /// One variant's turn in one round; CPU for each request.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+pub(crate) struct Turn {
+    pub(crate) requests: f64,
+    pub(crate) reconnects: f64,
     requests_per_second: f64,
     p50_us: f64,
     p99_us: f64,
@@ -97,7 +99,8 @@ pub(crate) fn case(bed: &mut Bed, workload: &Workload, pace: Pace, progress: &mu
     let mut lanes = Vec::new();
     for &(variant, address) in &bed.listeners {
         let request = workload.request(&address.to_string());
-        let load = Load::connect(address, workload.connections, request, events).map_err(failed(&name, variant))?;
+        let load = Load::connect(address, workload.connections, request, workload.expected())
+            .map_err(failed(&name, variant))?;
         lanes.push((variant, load, Vec::with_capacity(pace.rounds)));
     }
     for round in 0..=pace.rounds {
@@ -123,7 +126,7 @@ pub(crate) fn case(bed: &mut Bed, workload: &Workload, pace: Pace, progress: &mu
 pub(crate) fn client_alone(bed: &Bed, pace: Pace) -> Result<ClientAlone> {
     let workload = Workload { answers: Answers::Whole, body_bytes: 2_000, connections: 1 };
     let run = || {
-        let mut load = Load::connect(bed.upstream, 1, workload.request("upstream"), 0)?;
+        let mut load = Load::connect(bed.upstream, 1, workload.request("upstream"), workload.expected())?;
         load.run(Until::Elapsed(pace.whole))?;
         let start = Instant::now();
         Ok((load.run(Until::Elapsed(pace.whole))?, start.elapsed()))
@@ -143,17 +146,12 @@ pub(crate) fn client_alone(bed: &Bed, pace: Pace) -> Result<ClientAlone> {
 pub(crate) async fn live_streams(progress: &mut Progress) -> Result<LiveStreams> {
     let name = format!("{LIVE_STREAMS} live streams");
     progress.show(&name, 0, 1);
-    let bed = Bed::start(Answers::Slow).await?;
-    let (variant, address) = bed
-        .listeners
-        .iter()
-        .copied()
-        .find(|(variant, _)| *variant == Variant::Both)
-        .ok_or_else(|| Error::unexpected("no listener", "both"))?;
+    let bed = Bed::start(Answers::Slow, "").await?;
+    let (variant, address) = (Variant::Both, bed.listener(Variant::Both)?);
     let workload = Workload { answers: Answers::Slow, body_bytes: 2_000, connections: LIVE_STREAMS };
     let request = workload.request(&address.to_string());
     let events = workload.answers.events();
-    let connect = Load::connect(address, LIVE_STREAMS, request, events);
+    let connect = Load::connect(address, LIVE_STREAMS, request, workload.expected());
     let mut load = connect.map_err(failed(&name, variant))?;
     let (peak_before, cpu_before) = (bed.sidecar_peak_bytes(), bed.sidecar_cpu(variant));
 
@@ -179,14 +177,23 @@ pub(crate) async fn live_streams(progress: &mut Progress) -> Result<LiveStreams>
     })
 }
 
-fn take_turn(bed: &Bed, variant: Variant, load: &mut Load, time: Duration, answers: Answers) -> io::Result<Turn> {
+/// One turn: the same request over and over, for so long.
+pub(crate) fn take_turn(
+    bed: &Bed,
+    variant: Variant,
+    load: &mut Load,
+    time: Duration,
+    answers: Answers,
+) -> io::Result<Turn> {
     let (envoy, sidecar, start) = (bed.envoy_cpu(), bed.sidecar_cpu(variant), Instant::now());
-    let Outcome { answers: taken, cpu } = load.run(Until::Elapsed(time))?;
+    let Outcome { answers: taken, reconnects, cpu } = load.run(Until::Elapsed(time))?;
     let elapsed = start.elapsed();
     let requests = taken.len() as f64;
     let latencies =
         || taken.iter().map(|answer| us(if answers == Answers::Whole { answer.whole } else { answer.first }));
     Ok(Turn {
+        requests,
+        reconnects: reconnects as f64,
         requests_per_second: requests / elapsed.as_secs_f64(),
         p50_us: percentile(latencies(), 50.0),
         p99_us: percentile(latencies(), 99.0),
@@ -197,7 +204,8 @@ fn take_turn(bed: &Bed, variant: Variant, load: &mut Load, time: Duration, answe
 }
 
 impl Row {
-    fn of(variant: Variant, turns: &[Turn], plain: &[Turn]) -> Self {
+    /// The medians, beside the plain route's turns.
+    pub(crate) fn of(variant: Variant, turns: &[Turn], plain: &[Turn]) -> Self {
         let own = |figure: fn(&Turn) -> f64| median(turns.iter().map(figure));
         let paired =
             |figure: fn(&Turn, &Turn) -> f64| median(turns.iter().zip(plain).map(|(turn, plain)| figure(turn, plain)));
@@ -216,11 +224,11 @@ impl Row {
     }
 }
 
-fn us(time: Duration) -> f64 {
+pub(crate) fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn failed(case: &str, variant: Variant) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn failed(case: &str, variant: Variant) -> impl FnOnce(io::Error) -> Error {
     let what = format!("measure {case}, {}", variant.name());
     move |source| Error::Io { what, source }
 }

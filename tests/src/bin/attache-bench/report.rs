@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::{
     bed::Finding,
     bootstrap::Variant,
+    limits::Chapter,
     machine::Machine,
     measure::{Case, ClientAlone, LiveStreams, Pace, Row},
 };
@@ -26,11 +27,20 @@ pub(crate) struct Report {
     pub(crate) cases: Vec<Case>,
     pub(crate) beds: Vec<Finding>,
     pub(crate) live_streams: Option<LiveStreams>,
+    pub(crate) token_limits: Option<Chapter>,
 }
 
 impl Report {
     pub(crate) fn new(machine: Machine, pace: Pace) -> Self {
-        Self { machine, pace, client_alone: None, cases: Vec::new(), beds: Vec::new(), live_streams: None }
+        Self {
+            machine,
+            pace,
+            client_alone: None,
+            cases: Vec::new(),
+            beds: Vec::new(),
+            live_streams: None,
+            token_limits: None,
+        }
     }
 
     /// Writes it as JSON under Cargo's target directory.
@@ -61,11 +71,15 @@ impl fmt::Display for Report {
         for case in &self.cases {
             write_case(f, case)?;
         }
-        writeln!(f, "\nStreamed answers, CPU us for each event (the request's own part is in it)")?;
+        if self.cases.iter().any(|case| case.events > 0) {
+            writeln!(f, "\nStreamed answers, CPU us for each event (the request's own part is in it)")?;
+        }
         for case in self.cases.iter().filter(|case| case.events > 0) {
             write_events(f, case)?;
         }
-        writeln!(f, "\nMemory and checks")?;
+        if !self.beds.is_empty() {
+            writeln!(f, "\nMemory and checks")?;
+        }
         for finding in &self.beds {
             let what = if finding.streamed { "streamed" } else { "whole" };
             writeln!(
@@ -106,7 +120,11 @@ impl fmt::Display for Report {
         write!(
             f,
             "Upstream: a fixed answer with its usage for whole answers, the simulated model server for streamed ones."
-        )
+        )?;
+        match &self.token_limits {
+            Some(chapter) => write!(f, "\n\n{chapter}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -185,6 +203,17 @@ impl Progress {
             let _ = io::stderr().flush();
         } else if round == "warming up" {
             eprintln!("[{seconds:3} s] {case}");
+        }
+    }
+
+    /// What has no rounds.
+    pub(crate) fn say(&mut self, what: &str) {
+        let seconds = self.start.elapsed().as_secs();
+        if self.is_terminal {
+            eprint!("\r\x1b[K[{seconds:3} s] {what}");
+            let _ = io::stderr().flush();
+        } else {
+            eprintln!("[{seconds:3} s] {what}");
         }
     }
 

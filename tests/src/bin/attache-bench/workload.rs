@@ -2,14 +2,28 @@
 
 use serde_json::json;
 
+use crate::client::Expected;
+
 /// The name under which clients know the model.
 pub(crate) const MODEL: &str = "chat";
 
 /// What the upstream calls it, so that the sidecar has a name to replace in every body.
 pub(crate) const SERVED_MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
 
-/// The key that every request has.
+/// The key that requests have.
 pub(crate) const KEY: &str = "sk-bench-6b1f0c2d9e8a4735";
+
+/// Who asks, and for what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) key: &'static str,
+    pub(crate) model: &'static str,
+}
+
+impl Caller {
+    /// Who never reaches a limit.
+    pub(crate) const UNLIMITED: Self = Self { key: KEY, model: MODEL };
+}
 
 /// How answers come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +63,21 @@ impl Workload {
         }
     }
 
+    /// What every answer must be.
+    pub(crate) fn expected(&self) -> Expected {
+        Expected { status: 200, events: self.answers.events() }
+    }
+
     /// The request as it goes over the wire, to this authority.
     pub(crate) fn request(&self, authority: &str) -> Vec<u8> {
-        let body = self.body();
+        self.request_of(Caller::UNLIMITED, authority)
+    }
+
+    /// The same of somebody else.
+    pub(crate) fn request_of(&self, Caller { key, model }: Caller, authority: &str) -> Vec<u8> {
+        let body = self.body(model);
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: {authority}\r\nauthorization: Bearer {KEY}\r\n\
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: {authority}\r\nauthorization: Bearer {key}\r\n\
              content-type: application/json\r\naccept: */*\r\nuser-agent: attache-bench\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
@@ -61,7 +85,7 @@ impl Workload {
     }
 
     /// A chat of the wanted size: a system prompt and turns of some hundred bytes, with the escapes that text has.
-    fn body(&self) -> String {
+    pub(crate) fn body(&self, model: &str) -> String {
         let chat = |turns: usize, rest: usize| {
             let system = json!({"role": "system", "content": "You are a helpful assistant. Answer in one sentence."});
             let turn = |index| {
@@ -70,7 +94,7 @@ impl Workload {
             };
             let last = json!({"role": "user", "content": "a ".repeat(rest / 2)});
             let messages: Vec<_> = std::iter::once(system).chain((0..turns).map(turn)).chain([last]).collect();
-            let mut body = json!({"model": MODEL, "messages": messages, "temperature": 0.7, "max_tokens": 100});
+            let mut body = json!({"model": model, "messages": messages, "temperature": 0.7, "max_tokens": 100});
             if self.answers != Answers::Whole
                 && let Some(fields) = body.as_object_mut()
             {
@@ -112,7 +136,7 @@ mod tests {
     #[test]
     fn bodies_are_json_of_the_size_that_is_said() {
         for body_bytes in [2_000, 100_000] {
-            let body = Workload { answers: Answers::Whole, body_bytes, connections: 1 }.body();
+            let body = Workload { answers: Answers::Whole, body_bytes, connections: 1 }.body(MODEL);
             assert!(body.len().abs_diff(body_bytes) < 10, "{}", body.len());
             assert_eq!(serde_json::from_str::<serde_json::Value>(&body).unwrap()["model"], MODEL);
         }
