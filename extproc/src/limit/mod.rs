@@ -2,8 +2,8 @@
 //!
 //! `rules` says what a limit is, `window` in which time it counts, `quantity` what it counts, `subject` whom a request counts
 //! for, `estimate` what it will probably use, by what was `learned`; together they make a `reservation`, which may be cut to the
-//! `room` that is left. A `store` grants it or not, in `memory` or in
-//! `redis`; the `ledger` is the one that was chosen, and settles off the request path. `headers` and `refusal` tell the client
+//! `room` that is left. A `store` grants it or not, in `memory` or in `redis`; the `ledger` is the one that was chosen and what
+//! stands in for it. `headers` and `refusal` tell the client
 //! of the `decision`.
 
 mod clock;

@@ -16,7 +16,7 @@ use crate::limit::{CounterState, Enforcement, Hold, Quantity, Refused, ReserveRe
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Twice as many counters are remembered at most, about 4 MB. Whoever is not among them costs a round trip.
-const HALF: usize = 16 * 1024;
+const HALF: usize = 8 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Denials {

@@ -8,7 +8,7 @@ use super::recent::Recent;
 use crate::limit::{Admission, CounterState, Growth, Hold, OnStoreError, Quantity, ReserveRequest, Settlement};
 
 /// Twice as many counters are known at most, about 8 MB. One that was forgotten counts as unused.
-const HALF: usize = 32 * 1024;
+const HALF: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub(super) struct KnownUse(Mutex<Recent<Seen>>);
