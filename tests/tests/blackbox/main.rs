@@ -39,6 +39,8 @@ mod limits;
 #[cfg(test)]
 mod openai_client;
 #[cfg(test)]
+mod outages;
+#[cfg(test)]
 mod profiles;
 #[cfg(test)]
 mod reload;

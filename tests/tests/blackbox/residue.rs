@@ -46,6 +46,9 @@ async fn residue(stack: &Stack) -> Vec<String> {
     left
 }
 
+/// The sidecars that share a Redis, with when each of them will be forgotten.
+const SIDECARS: &str = "att1:{sidecars}";
+
 /// The counters of the ledger in Redis, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counters {
@@ -60,8 +63,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Reads all of them. 32 bytes each: the bucket and how often it was reset, what is settled, what was in the bucket
-    /// before, what is held.
+    /// Reads all of them. Each ends in three doubles: what is settled, what was in the bucket before, what is held.
     pub(crate) async fn read(connection: &mut MultiplexedConnection) -> Self {
         let mut counters = Self::default();
         let keys: Vec<String> = connection.keys("att1:*").await.unwrap();
@@ -71,13 +73,13 @@ impl Counters {
             }
             if key.ends_with(":leases") {
                 counters.leases += connection.zcard::<_, usize>(&key).await.unwrap();
-            } else if !key.contains(":settled:") && !key.contains("sidecars") {
+            } else if !key.contains(":settled:") && key != SIDECARS {
                 let packed: Vec<u8> = connection.get(&key).await.unwrap();
-                let double = |at: usize| {
-                    packed.get(at..at + 8).map_or(0.0, |bytes| f64::from_le_bytes(bytes.try_into().unwrap()))
-                };
-                counters.settled += double(8);
-                counters.held += double(24);
+                if let Some((_, doubles)) = packed.split_last_chunk::<24>() {
+                    let double = |at: usize| f64::from_le_bytes(doubles[at..at + 8].try_into().unwrap());
+                    counters.settled += double(0);
+                    counters.held += double(16);
+                }
             }
         }
         counters
