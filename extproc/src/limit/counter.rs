@@ -9,7 +9,7 @@ use super::{CounterState, Window};
 
 /// A counter's bucket may be ahead of the clock by this much, when the clock was set back; further ahead, it was the clock
 /// that ran wild, and what was counted then is dropped.
-const BUCKETS_AHEAD: u64 = 2;
+pub(super) const BUCKETS_AHEAD: u64 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counter {

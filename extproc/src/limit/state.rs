@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct CounterState {
     /// The bucket that was current.
     pub bucket: u64,
-    /// How often the counter was reset: what was seen of it before that says nothing.
+    /// Rises with every reset of the counter: what was seen of it in a lower one says nothing.
     pub epoch: u32,
     /// Settled use in the current bucket.
     pub settled: u64,

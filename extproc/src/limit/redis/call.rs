@@ -36,7 +36,10 @@ impl<'h> Call<'h> {
     pub(super) fn reserve(request: &'h ReserveRequest, part: &Part, known: &Known) -> Self {
         let counters = part.of(&request.holds).map(|hold| Counted {
             hold,
-            refuses: hold.limit.enforcement == Enforcement::Refuse,
+            refuses: match hold.limit.enforcement {
+                Enforcement::Refuse => Refuses::Beyond(hold.limit.admission()),
+                Enforcement::Shadow => Refuses::Never,
+            },
             number: hold.ceiling,
         });
         Self::new(Some(&request.id), counters.collect(), &[amounts(&request.holds, part)], known)
@@ -51,7 +54,10 @@ impl<'h> Call<'h> {
         ];
         let counters = part.of(&growth.to.holds).zip(part.of(&growth.from.holds)).map(|(to, from)| Counted {
             hold: to,
-            refuses: to.is_capped() && to.amount() > from.amount(),
+            refuses: match to.is_capped() && to.amount() > from.amount() {
+                true => Refuses::Beyond(Mode::Strict),
+                false => Refuses::Never,
+            },
             number: to.ceiling,
         });
         Self::new(Some(&growth.to.id), counters.collect(), &versions, known)
@@ -65,7 +71,7 @@ impl<'h> Call<'h> {
         ];
         let counters = part.of(&settlement.charges).map(|Charge { hold, actual }| Counted {
             hold,
-            refuses: false,
+            refuses: Refuses::Never,
             number: *actual,
         });
         Self::new(Some(&settlement.id), counters.collect(), &versions, known)
@@ -73,7 +79,7 @@ impl<'h> Call<'h> {
 
     /// A look at the counters of some holds, or their reset.
     pub(super) fn of_counters(holds: &'h [Hold], part: &Part, known: &Known) -> Self {
-        let counters = part.of(holds).map(|hold| Counted { hold, refuses: false, number: 0 });
+        let counters = part.of(holds).map(|hold| Counted { hold, refuses: Refuses::Never, number: 0 });
         Self::new(None, counters.collect(), &[], known)
     }
 
@@ -168,9 +174,16 @@ fn member<'n>(id: Option<&ReservationId>, holds: impl Iterator<Item = (&'n str, 
 /// One counter of a call.
 struct Counted<'h> {
     hold: &'h Hold,
-    refuses: bool,
+    refuses: Refuses,
     /// Whatever the script makes of it.
     number: u64,
+}
+
+/// Whether a call may be refused for a counter.
+enum Refuses {
+    /// Where this mode does not admit it.
+    Beyond(Mode),
+    Never,
 }
 
 impl Counted<'_> {
@@ -188,7 +201,7 @@ impl Counted<'_> {
         self.hold.limit.admission() != Mode::Check
     }
 
-    /// As `common.lua` reads it: `<I2BBBddddI4I4dd`, and for a calendar `<I4I4I4dddd`. Small numbers as bytes, the rest as
+    /// As `common.lua` reads it: `<I2BBddddI4I4dd`, and for a calendar `<I4I4I4dddd`. Small numbers as bytes, the rest as
     /// doubles, as Lua has no other numbers: no text to be parsed while everybody waits.
     fn argument(&self, set: u16, floor: Floor, now_ms: u64) -> Vec<u8> {
         let limit = &self.hold.limit;
@@ -197,14 +210,15 @@ impl Counted<'_> {
             Window::Sliding(_) => (1, None),
             Window::Calendar(calendar) => (2, Some(calendar)),
         };
-        let mode = match limit.admission() {
-            Mode::Soft => 0,
-            Mode::Strict => 1,
-            Mode::Check => 2,
+        let mode = match self.refuses {
+            Refuses::Beyond(Mode::Soft) => 0,
+            Refuses::Beyond(Mode::Strict) => 1,
+            Refuses::Beyond(Mode::Check) => 2,
+            Refuses::Never => 3,
         };
         let mut argument = Packer::default();
         argument.0.extend(set.to_le_bytes());
-        argument.0.extend([kind, mode, u8::from(self.refuses)]);
+        argument.0.extend([kind, mode]);
         argument.number(u64::try_from(limit.window.longest().as_millis()).unwrap_or(u64::MAX));
         argument.number(limit.time_to_live_ms());
         argument.number(self.hold.amount());

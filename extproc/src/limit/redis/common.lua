@@ -6,6 +6,9 @@
 -- A member of a lease set is '<reservation> <counter> <amount> <counter> <amount> ...', the counters without their set's
 -- prefix, or '' for none. Its score is the lease's end.
 --
+-- Constants that the sidecar puts before it: LEASE_MS, TOMBSTONE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, MAX_COUNT (doubles
+-- count exactly to there), BUCKETS_AHEAD (further ahead of the clock, it was the clock that ran wild).
+--
 -- Nothing is written before all that can fail is read: Lua has no rollback.
 local call, pack, unpack_struct = redis.call, struct.pack, struct.unpack
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -18,13 +21,9 @@ local NOW = time[1] * 1000 + floor(time[2] / 1000)
 -- A counter: its bucket, how often it was reset, settled in the bucket, settled in the one before, held.
 local FORMAT = '<I4I4ddd'
 local SIZE = 32
--- Doubles count exactly to here; counters stop.
-local MAX_COUNT = 9007199254740991
--- So far ahead of the clock a counter's bucket may be; further ahead, it was the clock that ran wild.
-local AHEAD = 2
-
 local SLIDING, CALENDAR = 1, 2
-local SOFT, STRICT = 0, 1
+-- When a counter refuses; NEVER, where its limit does not.
+local SOFT, STRICT, CHECK = 0, 1, 2
 
 local GRANTED = 0
 -- The sidecar's clock is so wrong that the calendar it sent does not hold the present; it tries again.
@@ -45,7 +44,7 @@ end
 
 -- Enters a bucket. A counter never goes back to one that has ended.
 local function enter(c, bucket)
-  if c.bucket < bucket or c.bucket > bucket + AHEAD then
+  if c.bucket < bucket or c.bucket > bucket + BUCKETS_AHEAD then
     c.previous = c.slides and c.bucket == bucket - 1 and c.settled or 0
     c.settled = 0
     c.bucket = bucket
@@ -56,7 +55,10 @@ end
 local function raise(c, epoch, bucket, settled, previous)
   local was_epoch, was_settled, was_previous = c.epoch, c.settled, c.previous
   if epoch > c.epoch then
-    c.epoch, c.settled, c.previous = epoch, 0, 0
+    -- What is settled here was settled before a reset, but for buckets that came after the one it was seen in.
+    c.epoch = epoch
+    c.settled = c.bucket > bucket and c.settled or 0
+    c.previous = c.bucket > bucket + 1 and c.previous or 0
   end
   enter(c, max(bucket, c.bucket))
   if bucket == c.bucket then
@@ -75,8 +77,8 @@ local function read(members)
   local at = 1 + SETS * members
   for i = 1, #ARGV - at do
     local argument, key = ARGV[at + i], KEYS[SETS + i]
-    local set, kind, mode, refuses, length, ttl, amount, number, epoch, bucket, settled, previous, rest =
-      unpack_struct('<I2BBBddddI4I4dd', argument)
+    local set, kind, mode, length, ttl, amount, number, epoch, bucket, settled, previous, rest =
+      unpack_struct('<I2BBddddI4I4dd', argument)
     local now, left
     if kind == CALENDAR then
       now, length, left = of_calendar(argument, rest)
@@ -87,10 +89,11 @@ local function read(members)
       now = floor(NOW / length)
       left = (now + 1) * length - NOW
     end
+    -- One field more, and Lua takes twice the time and room for it.
     local c = {
-      key = key, set = set, mode = mode, refuses = refuses, length = length, ttl = ttl, amount = amount,
-      number = number, slides = kind == SLIDING, left = left, bucket = now, epoch = 0, settled = 0, previous = 0,
-      held = 0, stored = false, changed = false,
+      key = key, set = set, mode = mode, length = length, ttl = ttl, amount = amount, number = number,
+      slides = kind == SLIDING, left = left, bucket = now, epoch = 0, settled = 0, previous = 0, held = 0,
+      stored = false, changed = false,
     }
     local packed = call('GET', key)
     -- Another size is another version's: it is not guessed at, it starts anew.
@@ -99,7 +102,7 @@ local function read(members)
       c.stored = true
       enter(c, now)
     end
-    if bucket > 0 and bucket <= now + AHEAD and epoch >= c.epoch then
+    if bucket > 0 and bucket <= now + BUCKETS_AHEAD and epoch >= c.epoch then
       raise(c, epoch, bucket, settled, previous)
     end
     if c.bucket > now then
@@ -145,14 +148,17 @@ local function write(c)
   c.changed = false
 end
 
--- How long each lease set will live, negative for one that is not there. Without it nobody holds anything of its counters.
+-- What PTTL says of a key that is not there, and of one that stays.
+local GONE, FOR_EVER = -2, -1
+
+-- How long each lease set will live. Without it nobody holds anything of its counters.
 local function lives(counters)
   local left = {}
   for s = 1, SETS do
     left[s] = call('PTTL', KEYS[s])
   end
   for _, c in ipairs(counters) do
-    if left[c.set] == -2 and c.held > 0 then
+    if left[c.set] == GONE and c.held > 0 then
       c.held = 0
       c.changed = true
     end
@@ -161,15 +167,20 @@ local function lives(counters)
 end
 
 -- Leases must be there for as long as any counter that they hold of. They are kept somewhat longer, so that this need not be
--- written for every one of them.
+-- written every time.
 local function keep_leases(counters, left)
   for _, c in ipairs(counters) do
     local set = c.set
-    if set > 0 and c.amount > 0 and left[set] < c.ttl then
+    if set > 0 and left[set] ~= GONE and left[set] < c.ttl then
       left[set] = c.ttl + LEASE_MS
       call('PEXPIRE', KEYS[set], left[set])
     end
   end
+end
+
+local function take_lease(set, member, left)
+  call('ZADD', KEYS[set], NOW + LEASE_MS, member)
+  left[set] = max(left[set], FOR_EVER)
 end
 
 -- Counters by their keys: those of the call, and others that an expired lease held of.
@@ -210,31 +221,64 @@ local function each_held(counters, set, member, change)
   end
 end
 
--- What the sidecars of expired leases held is free again, for this request already. `sweep` says whether there may be more.
 local swept = {}
 
+-- What the sidecars of expired leases held is free again, for this call already. Says whether there may be more.
 local function sweep(counters, at_most)
   local more = false
   for s = 1, SETS do
-    local known = swept[s] or {}
-    local expired = call('ZRANGEBYSCORE', KEYS[s], '-inf', NOW, 'LIMIT', #known, at_most)
-    for _, member in ipairs(expired) do
-      each_held(counters, s, member, release)
-      known[#known + 1] = member
+    local known = swept[s]
+    -- Numbers that are texts already need not be printed.
+    local expired = call('ZRANGEBYSCORE', KEYS[s], '-inf', NOW, 'LIMIT', known and #known or '0', at_most)
+    if #expired > 0 then
+      known = known or {}
+      for _, member in ipairs(expired) do
+        each_held(counters, s, member, release)
+        known[#known + 1] = member
+      end
+      swept[s] = known
+      more = more or #expired == tonumber(at_most)
     end
-    swept[s] = known
-    more = more or #expired == at_most
   end
   return more
+end
+
+local function refuses(c)
+  if c.mode == SOFT then
+    return used(c) + c.held >= c.number
+  elseif c.mode == STRICT then
+    return used(c) + c.held + c.amount > c.number
+  elseif c.mode == CHECK then
+    return used(c) >= c.number
+  end
+  return false
+end
+
+local function first_refusal(counters)
+  for i, c in ipairs(counters) do
+    if refuses(c) then
+      return i
+    end
+  end
+  return GRANTED
+end
+
+-- GRANTED or the first counter that refuses. Nobody is refused for what a dead sidecar holds.
+local function verdict(counters)
+  local more = sweep(counters, SWEEP_AT_MOST)
+  local verdict = first_refusal(counters)
+  if verdict ~= GRANTED and more then
+    sweep(counters, SWEEP_BEFORE_REFUSAL)
+    verdict = first_refusal(counters)
+  end
+  return verdict
 end
 
 -- `left` is how long each lease set lives: one that became empty is gone.
 local function write_swept(left)
   for s, members in pairs(swept) do
-    if #members > 0 then
-      call('ZREM', KEYS[s], unpack(members))
-      left[s] = call('PTTL', KEYS[s])
-    end
+    call('ZREM', KEYS[s], unpack(members))
+    left[s] = call('PTTL', KEYS[s])
   end
   for _, c in ipairs(others) do
     call('SET', c.key, packed(c), 'KEEPTTL')

@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::limit::counter::BUCKETS_AHEAD;
+
 /// Of each generation: both together take about 6 MB.
 const CAPACITY: usize = 32 * 1024;
 
@@ -35,8 +37,6 @@ pub(super) struct Floor {
 impl Floor {
     /// What is known after `seen` was seen as well. Answers come in any order.
     fn and(self, seen: Self) -> Self {
-        /// A counter's bucket only goes back when it was further ahead of the clock than this: then the clock had run wild.
-        const AHEAD: u64 = 2;
         if seen.epoch != self.epoch {
             return if seen.epoch > self.epoch { seen } else { self };
         }
@@ -44,7 +44,8 @@ impl Floor {
             let (settled, previous) = (seen.settled.max(self.settled), seen.previous.max(self.previous));
             return Self { settled, previous, ..self };
         }
-        if seen.bucket > self.bucket || seen.bucket + AHEAD < self.bucket { seen } else { self }
+        // A bucket goes back only where the clock had run wild.
+        if seen.bucket > self.bucket || seen.bucket + BUCKETS_AHEAD < self.bucket { seen } else { self }
     }
 
     fn says_nothing(self) -> bool {

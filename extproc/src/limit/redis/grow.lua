@@ -1,7 +1,6 @@
 
--- Members: what is held as far as is known, what may be held instead, what is to be held. A counter's number: its ceiling; it
--- `refuses` if it is capped and grows. Verdict: GRANTED or the first counter that refuses. The counters are answered as they
--- stood without this reservation.
+-- Members: what is held as far as is known, what may be held instead, what is to be held. A counter's number: its ceiling.
+-- Verdict: GRANTED or the first counter that refuses. The counters are answered as they stood without this reservation.
 local MEMBERS = 3
 local counters = read(MEMBERS)
 if not counters then
@@ -26,28 +25,14 @@ for s = 1, SETS do
 end
 local left = lives(counters)
 
-local function first_refusal()
-  for i, c in ipairs(counters) do
-    if c.refuses == 1 and used(c) + c.held + c.amount > c.number then
-      return i
-    end
-  end
-  return GRANTED
-end
-
-local more = sweep(counters, SWEEP_AT_MOST)
-local verdict = first_refusal()
-if verdict ~= GRANTED and more then
-  sweep(counters, SWEEP_BEFORE_REFUSAL)
-  verdict = first_refusal()
-end
+local verdict = verdict(counters)
 local answer = answer(verdict, counters)
 
 write_swept(left)
 for s = 1, SETS do
   local member = member(s, verdict == GRANTED and 3 or 1)
   if member ~= '' then
-    call('ZADD', KEYS[s], NOW + LEASE_MS, member)
+    take_lease(s, member, left)
     each_held(counters, s, member, hold)
   end
 end

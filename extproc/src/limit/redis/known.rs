@@ -35,6 +35,11 @@ impl Known {
     pub(super) fn forget(&self) {
         self.floors.forget();
     }
+
+    #[cfg(test)]
+    pub(super) fn believe_it_is_later_by(&self, ms: i64) {
+        self.ahead_ms.store(ms, Ordering::Relaxed);
+    }
 }
 
 fn our_now_ms() -> u64 {

@@ -163,6 +163,7 @@ impl fmt::Debug for RedisStore {
 struct Done {
     verdict: Verdict,
     /// Redis's time, in milliseconds since the epoch.
+    #[cfg(test)]
     at_ms: u64,
     states: Vec<CounterState>,
 }
@@ -192,16 +193,15 @@ impl RedisStore {
             let answer = Answer::read(&self.run(channel, script, &call, deadline).await?, call.counters())?;
             known.learn(answer.now_ms, call.floors(&answer));
             if answer.verdict != Verdict::OutsideCalendar {
-                return Ok(Done { verdict: answer.verdict, at_ms: answer.now_ms, states: call.states(&answer) });
+                return Ok(Done {
+                    verdict: answer.verdict,
+                    #[cfg(test)]
+                    at_ms: answer.now_ms,
+                    states: call.states(&answer),
+                });
             }
         }
         Err(StoreError::Failed("its clock does not go steadily".to_owned()))
-    }
-
-    /// As a sidecar that has just started.
-    #[cfg(test)]
-    pub(in crate::limit) fn forget_what_was_seen(&self) {
-        self.shared.known.forget();
     }
 
     async fn ask_to_reserve(&self, request: &ReserveRequest) -> Result<Done, StoreError> {
@@ -260,6 +260,27 @@ impl Store for RedisStore {
             return Ok(());
         }
         self.ask_of_counters(&RESET, holds).await.map(drop)
+    }
+}
+
+/// For tests of what happened when, and of sidecars that know little or what is wrong.
+#[cfg(test)]
+impl RedisStore {
+    pub(in crate::limit) async fn reserve_at(&self, request: &ReserveRequest) -> Result<(u64, Admission), StoreError> {
+        let done = self.ask_to_reserve(request).await?;
+        Ok((done.at_ms, done.admission()))
+    }
+
+    pub(in crate::limit) async fn settle_at(&self, settlement: &Settlement) -> Result<u64, StoreError> {
+        Ok(self.ask_to_settle(settlement).await?.at_ms)
+    }
+
+    pub(in crate::limit) fn forget_what_was_seen(&self) {
+        self.shared.known.forget();
+    }
+
+    pub(in crate::limit) fn believe_it_is_later_by(&self, ms: i64) {
+        self.shared.known.believe_it_is_later_by(ms);
     }
 }
 

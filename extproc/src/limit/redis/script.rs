@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::limit::counter::BUCKETS_AHEAD;
+use crate::limit::rules::MAX_COUNT;
 use crate::limit::store::{LEASE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, TOMBSTONE_MS};
 
 pub(super) static RESERVE: LazyLock<Script> = LazyLock::new(|| of_counters("", include_str!("reserve.lua")));
@@ -32,8 +34,9 @@ impl Script {
 fn of_counters(flags: &str, own: &str) -> Script {
     Script::new(format!(
         "#!lua{flags}\n\
-         local LEASE_MS, TOMBSTONE_MS = {LEASE_MS}, {TOMBSTONE_MS}\n\
-         local SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL = {SWEEP_AT_MOST}, {SWEEP_BEFORE_REFUSAL}\n\
+         local LEASE_MS, TOMBSTONE_MS = {LEASE_MS}, '{TOMBSTONE_MS}'\n\
+         local SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL = '{SWEEP_AT_MOST}', '{SWEEP_BEFORE_REFUSAL}'\n\
+         local MAX_COUNT, BUCKETS_AHEAD = {MAX_COUNT}, {BUCKETS_AHEAD}\n\
          {}{own}",
         include_str!("common.lua")
     ))

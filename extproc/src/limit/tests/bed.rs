@@ -77,22 +77,56 @@ impl Bed {
         }
     }
 
-    pub(super) async fn renew(&self, request: &ReserveRequest) {
+    pub(super) async fn grow(&self, growth: &Growth) -> Admission {
         match self {
-            Self::Memory { store, .. } => store.grow(&renewal(request)).await.map(drop).unwrap(),
-            Self::Redis { store, .. } => store.grow(&renewal(request)).await.map(drop).unwrap(),
+            Self::Memory { store, .. } => store.grow(growth).await.unwrap(),
+            Self::Redis { store, .. } => store.grow(growth).await.unwrap(),
         }
     }
 
-    /// A counter's (settled, held).
-    pub(super) async fn peek(&self, hold: &Hold) -> (u64, u64) {
+    pub(super) async fn renew(&self, request: &ReserveRequest) {
+        let admission = self.grow(&renewal(request)).await;
+        assert!(matches!(admission, Admission::Granted { .. }), "{admission:?}");
+    }
+
+    pub(super) async fn reset(&self, holds: &[Hold]) {
+        match self {
+            Self::Memory { store, .. } => store.reset(holds).await.unwrap(),
+            Self::Redis { store, .. } => store.reset(holds).await.unwrap(),
+        }
+    }
+
+    pub(super) async fn state(&self, hold: &Hold) -> CounterState {
         let holds = std::slice::from_ref(hold);
         let states = match self {
             Self::Memory { store, .. } => store.peek(holds).await.unwrap(),
             Self::Redis { store, .. } => store.peek(holds).await.unwrap(),
         };
-        assert!(states[0].left > Duration::ZERO && states[0].left <= hold.limit.window.longest());
-        (states[0].used(), states[0].held)
+        let [state] = states.try_into().unwrap();
+        assert!(state.left > Duration::ZERO && state.left <= state.length);
+        assert!(state.length <= hold.limit.window.longest());
+        state
+    }
+
+    /// A counter's (used, held).
+    pub(super) async fn peek(&self, hold: &Hold) -> (u64, u64) {
+        let state = self.state(hold).await;
+        (state.used(), state.held)
+    }
+
+    /// What time it is for the store.
+    pub(super) fn now_ms(&self) -> u64 {
+        let now = match self {
+            Self::Memory { hand, .. } => hand.now(),
+            Self::Redis { .. } => SystemClock.now(),
+        };
+        now.as_millis().try_into().unwrap()
+    }
+
+    /// Somewhere it is neither before nor after midnight by less than an hour or so.
+    pub(super) fn zone_where_no_day_ends_soon(&self) -> jiff::tz::TimeZone {
+        let hour = self.now_ms() / 3_600_000 % 24;
+        jiff::tz::TimeZone::get(if (3..21).contains(&hour) { "UTC" } else { "Asia/Kolkata" }).unwrap()
     }
 
     pub(super) async fn advance(&self, by: Duration) {

@@ -1,56 +1,26 @@
-//! What a store must do, proved on each of them.
+//! What is admitted, what is refused, and what that leaves behind.
 
-use tokio::task::JoinSet;
-
-use super::bed::{Bed, ERA};
 use super::*;
-
-macro_rules! on_both_stores {
-    ($($sentence:ident)*) => {
-        mod in_memory {
-            $(#[tokio::test]
-            async fn $sentence() {
-                super::$sentence(super::Bed::memory()).await;
-            })*
-        }
-        mod in_redis {
-            $(#[tokio::test]
-            async fn $sentence() {
-                super::$sentence(super::Bed::redis().await).await;
-            })*
-        }
-    };
-}
 
 on_both_stores! {
     ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not
     a_refused_request_changes_no_state
     a_strict_limit_is_filled_to_the_last_token
     a_limit_that_only_checks_holds_nothing_and_charges_afterwards
-    settling_twice_charges_once
-    a_reservation_that_comes_after_its_settlement_holds_nothing
-    settling_after_the_lease_has_ended_only_charges
-    what_a_dead_sidecar_held_is_free_for_the_next_request_after_the_lease
-    a_limit_across_tenants_is_freed_by_whoever_comes_next
-    a_renewed_reservation_holds_beyond_its_lease
-    renewing_after_the_lease_has_ended_holds_again
-    renewing_after_settling_changes_nothing
-    use_counts_in_the_window_of_its_settlement_and_holds_in_every_window
-    a_clock_set_back_refills_nothing
-    a_counter_far_ahead_of_the_clock_is_dropped_but_for_its_holds
     a_changed_amount_acts_on_the_next_request
     requests_are_counted_one_by_one
     slots_are_free_again_when_their_requests_end
     callers_do_not_share_a_counter
     absurd_amounts_stop_at_what_is_counted_exactly
+    money_is_counted_to_the_millionth
+    a_limit_in_shadow_holds_and_charges_and_refuses_nobody
+    a_caller_of_low_priority_is_refused_at_its_share
+    remaining_never_rises_and_stays_within_the_limit_in_a_sequential_run
     nothing_is_overdrawn_by_128_strict_requests_at_once
     soft_requests_at_once_overdraw_by_the_last_hold_at_most
 }
 
-fn tokens(id: &str, amount: u64, mode: Mode) -> Arc<Limit> {
-    Arc::new(Limit { window: Window::Fixed(ERA), ..limit(id, amount, mode) })
-}
-
+/// I16.
 async fn ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not(bed: Bed) {
     let limit = tokens("key", 300, Mode::Soft);
     let remaining = |decision: &Decision| {
@@ -75,6 +45,7 @@ async fn ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not
     assert!(refused.error().message.contains("Limit 300, Used 310, Requested 40."));
 }
 
+/// I4.
 async fn a_refused_request_changes_no_state(bed: Bed) {
     let wide = tokens("wide", 1_000, Mode::Soft);
     let narrow = tokens("narrow", 100, Mode::Strict);
@@ -118,127 +89,7 @@ async fn a_limit_that_only_checks_holds_nothing_and_charges_afterwards(bed: Bed)
     bed.refused(vec![hold(&limit, "caller", 1)]).await;
 }
 
-async fn settling_twice_charges_once(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let first = bed.granted(vec![hold(&limit, "caller", 40)]).await;
-    let second = bed.granted(vec![hold(&limit, "caller", 50)]).await;
-    for _ in 0..3 {
-        bed.settle(&settlement(&first, &[30])).await;
-    }
-    assert_eq!(bed.peek(&first.holds[0]).await, (30, 50));
-    bed.settle(&settlement(&second, &[20])).await;
-    bed.settle(&settlement(&first, &[30])).await;
-    assert_eq!(bed.peek(&first.holds[0]).await, (50, 0));
-}
-
-async fn a_reservation_that_comes_after_its_settlement_holds_nothing(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let request = request(vec![hold(&limit, "caller", 40)]);
-    bed.settle(&settlement(&request, &[0])).await;
-    bed.reserve(&request).await;
-    assert_eq!(bed.peek(&request.holds[0]).await, (0, 0));
-}
-
-async fn settling_after_the_lease_has_ended_only_charges(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let slow = bed.granted(vec![hold(&limit, "caller", 40)]).await;
-    bed.advance(LEASE).await;
-    let other = bed.granted(vec![hold(&limit, "caller", 50)]).await;
-    bed.settle(&settlement(&slow, &[30])).await;
-    assert_eq!(bed.peek(&other.holds[0]).await, (30, 50));
-}
-
-async fn what_a_dead_sidecar_held_is_free_for_the_next_request_after_the_lease(bed: Bed) {
-    let limit = tokens("strict", 100, Mode::Strict);
-    bed.granted(vec![hold(&limit, "caller", 100)]).await;
-    bed.advance(LEASE - Duration::from_secs(5)).await;
-    bed.refused(vec![hold(&limit, "caller", 100)]).await;
-    bed.advance(Duration::from_secs(5)).await;
-    let next = bed.granted(vec![hold(&limit, "caller", 100)]).await;
-    assert_eq!(bed.peek(&next.holds[0]).await, (0, 100));
-}
-
-async fn a_limit_across_tenants_is_freed_by_whoever_comes_next(bed: Bed) {
-    let per = |per: Vec<Dimension>| Arc::new(Limit { per, ..Limit::clone(&tokens("own", 100, Mode::Strict)) });
-    let own = per(vec![Dimension::Tenant]);
-    let shared = Arc::new(Limit { id: "shared".into(), ..Limit::clone(&per(vec![Dimension::Model])) });
-    let of = |tenant| {
-        let estimate = Estimate { input: 100, ..Estimate::default() };
-        ReserveRequest::new([&own, &shared], &Subject { tenant: Some(tenant), ..nobody() }, estimate)
-    };
-    assert!(matches!(bed.reserve(&of("acme")).await, Admission::Granted { .. }));
-    assert!(matches!(bed.reserve(&of("other")).await, Admission::Refused { by: 1, .. }));
-    bed.advance(LEASE).await;
-    assert!(matches!(bed.reserve(&of("other")).await, Admission::Granted { .. }));
-    assert_eq!(bed.peek(&of("acme").holds[0]).await, (0, 0));
-}
-
-async fn a_renewed_reservation_holds_beyond_its_lease(bed: Bed) {
-    let limit = tokens("strict", 100, Mode::Strict);
-    let streaming = bed.granted(vec![hold(&limit, "caller", 60)]).await;
-    for _ in 0..10 {
-        bed.advance(RENEW_EVERY).await;
-        bed.renew(&streaming).await;
-        bed.refused(vec![hold(&limit, "caller", 41)]).await;
-    }
-    bed.settle(&settlement(&streaming, &[70])).await;
-    assert_eq!(bed.peek(&streaming.holds[0]).await, (70, 0));
-}
-
-async fn renewing_after_the_lease_has_ended_holds_again(bed: Bed) {
-    let limit = tokens("strict", 100, Mode::Strict);
-    let paused = bed.granted(vec![hold(&limit, "caller", 60)]).await;
-    bed.advance(LEASE).await;
-    assert_eq!(bed.peek(&paused.holds[0]).await, (0, 0));
-    bed.renew(&paused).await;
-    assert_eq!(bed.peek(&paused.holds[0]).await, (0, 60));
-    bed.settle(&settlement(&paused, &[70])).await;
-    assert_eq!(bed.peek(&paused.holds[0]).await, (70, 0));
-}
-
-async fn renewing_after_settling_changes_nothing(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let request = bed.granted(vec![hold(&limit, "caller", 40)]).await;
-    bed.settle(&settlement(&request, &[30])).await;
-    bed.renew(&request).await;
-    assert_eq!(bed.peek(&request.holds[0]).await, (30, 0));
-}
-
-async fn use_counts_in_the_window_of_its_settlement_and_holds_in_every_window(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let before = bed.granted(vec![hold(&limit, "caller", 100)]).await;
-    bed.settle(&settlement(&before, &[100])).await;
-    let across = bed.granted(vec![hold(&limit, "caller", 40)]).await;
-    assert_eq!(bed.peek(&across.holds[0]).await, (100, 40));
-    bed.advance(ERA).await;
-    // The lease has ended long since, but the request goes on.
-    bed.renew(&across).await;
-    assert_eq!(bed.peek(&across.holds[0]).await, (0, 40));
-    bed.settle(&settlement(&across, &[30])).await;
-    assert_eq!(bed.peek(&across.holds[0]).await, (30, 0));
-}
-
-async fn a_clock_set_back_refills_nothing(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let request = bed.granted(vec![hold(&limit, "caller", 40)]).await;
-    bed.settle(&settlement(&request, &[30])).await;
-    for _ in 0..2 {
-        bed.set_clock_back(ERA).await;
-        assert_eq!(bed.peek(&request.holds[0]).await, (30, 0));
-    }
-}
-
-async fn a_counter_far_ahead_of_the_clock_is_dropped_but_for_its_holds(bed: Bed) {
-    let limit = tokens("soft", 300, Mode::Soft);
-    let request = bed.granted(vec![hold(&limit, "caller", 40)]).await;
-    let other = bed.granted(vec![hold(&limit, "caller", 20)]).await;
-    bed.settle(&settlement(&request, &[30])).await;
-    bed.set_clock_back(3 * ERA).await;
-    assert_eq!(bed.peek(&request.holds[0]).await, (0, 20));
-    bed.settle(&settlement(&other, &[10])).await;
-    assert_eq!(bed.peek(&request.holds[0]).await, (10, 0));
-}
-
+/// I11.
 async fn a_changed_amount_acts_on_the_next_request(bed: Bed) {
     let narrow = tokens("changing", 30, Mode::Soft);
     let request = bed.granted(vec![hold(&narrow, "caller", 30)]).await;
@@ -278,6 +129,7 @@ async fn slots_are_free_again_when_their_requests_end(bed: Bed) {
     }
 }
 
+/// I14.
 async fn callers_do_not_share_a_counter(bed: Bed) {
     let limit = tokens("per caller", 300, Mode::Soft);
     let long = "x".repeat(8 * 1024);
@@ -304,6 +156,68 @@ async fn absurd_amounts_stop_at_what_is_counted_exactly(bed: Bed) {
     assert_eq!(bed.peek(&request.holds[0]).await, ((1 << 53) - 1, 0));
 }
 
+async fn money_is_counted_to_the_millionth(bed: Bed) {
+    const BILLION: u64 = 1_000_000_000;
+    let prices = Prices { by_model: [].into(), other: Price { input: 3, output: 15, ..Price::default() } };
+    let quantity = Quantity::Money(Arc::new(prices));
+    let limit = Arc::new(Limit { quantity, ..Limit::clone(&tokens("money", 5_000_000 * BILLION, Mode::Strict)) });
+    let estimate = Estimate { input: 1_000_000 * BILLION, input_at_most: 0, output: 100_000 * BILLION };
+    let request = ReserveRequest::new([&limit], &nobody(), estimate);
+    assert!(matches!(bed.reserve(&request).await, Admission::Granted { .. }));
+    // 3 and 1.5 millions of billions of tokens at a millionth each.
+    assert_eq!(bed.peek(&request.holds[0]).await, (0, 4_500_000 * BILLION / 1_000_000));
+    let usage = attache_proto::Usage { input: 1_000_000 * BILLION + 1, ..attache_proto::Usage::default() };
+    bed.settle(&request.settlement(&usage)).await;
+    assert_eq!(bed.peek(&request.holds[0]).await, (3 * BILLION + 1, 0));
+}
+
+async fn a_limit_in_shadow_holds_and_charges_and_refuses_nobody(bed: Bed) {
+    let shadow = |mode| Limit { enforcement: Enforcement::Shadow, ..Limit::clone(&tokens("shadow", 100, mode)) };
+    let limit = Arc::new(shadow(Mode::Strict));
+    let real = tokens("real", 150, Mode::Strict);
+    let first = bed.granted(vec![hold(&limit, "caller", 90), hold(&real, "caller", 90)]).await;
+    let second = bed.granted(vec![hold(&limit, "caller", 50), hold(&real, "caller", 50)]).await;
+    assert_eq!(bed.peek(&first.holds[0]).await, (0, 140));
+    bed.settle(&settlement(&first, &[90, 90])).await;
+    assert_eq!(bed.peek(&first.holds[0]).await, (90, 50));
+    let (by, states) = bed.refused(vec![hold(&limit, "caller", 50), hold(&real, "caller", 50)]).await;
+    assert_eq!((by, states[0].settled, states[0].held), (1, 90, 50));
+    assert!(!hold(&limit, "caller", 50).fits(&states[0]));
+    bed.settle(&settlement(&second, &[50, 50])).await;
+    assert_eq!(bed.peek(&first.holds[0]).await, (140, 0));
+}
+
+async fn a_caller_of_low_priority_is_refused_at_its_share(bed: Bed) {
+    let limit = Limit { low_priority_percent: 80, ..Limit::clone(&tokens("shared", 100, Mode::Strict)) };
+    let limit = Arc::new(limit);
+    let low = |estimate| Hold { ceiling: limit.ceiling(Priority::Low), ..hold(&limit, "caller", estimate) };
+    bed.granted(vec![low(80)]).await;
+    bed.refused(vec![low(1)]).await;
+    bed.granted(vec![hold(&limit, "caller", 20)]).await;
+    bed.refused(vec![hold(&limit, "caller", 1)]).await;
+}
+
+/// I9.
+async fn remaining_never_rises_and_stays_within_the_limit_in_a_sequential_run(bed: Bed) {
+    let limits = [tokens("soft", 300, Mode::Soft), tokens("strict", 400, Mode::Strict)];
+    let mut last = u64::MAX;
+    for call in 0..20 {
+        let request = request(limits.iter().map(|limit| hold(limit, "caller", 40)).collect());
+        let admission = bed.reserve(&request).await;
+        let granted = matches!(admission, Admission::Granted { .. });
+        let headers = decision(&request, admission).headers();
+        let (_, remaining) = headers.iter().find(|(name, _)| *name == "x-ratelimit-remaining-tokens").unwrap();
+        let remaining: u64 = remaining.parse().unwrap();
+        assert!(remaining <= last.min(300), "{remaining} after {last}");
+        last = remaining;
+        if granted {
+            bed.settle(&settlement(&request, &[20 + 2 * call, 20 + 2 * call])).await;
+        }
+    }
+    assert_eq!(last, 0);
+}
+
+/// I1, I3.
 async fn nothing_is_overdrawn_by_128_strict_requests_at_once(bed: Bed) {
     let limit = tokens("strict", 300, Mode::Strict);
     let granted = at_once(&bed, &limit, 40).await;
@@ -311,6 +225,7 @@ async fn nothing_is_overdrawn_by_128_strict_requests_at_once(bed: Bed) {
     assert_eq!(bed.peek(&hold(&limit, "caller", 0)).await, (7 * 40, 0));
 }
 
+/// I2, I3.
 async fn soft_requests_at_once_overdraw_by_the_last_hold_at_most(bed: Bed) {
     let limit = tokens("soft", 300, Mode::Soft);
     let granted = at_once(&bed, &limit, 40).await;
