@@ -6,10 +6,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use attache::config::model::Settings;
 use attache::config::{self, Documents};
-use attache::limit::Ledger;
+use attache::limit::{Cap, Ledger, Limit, Mode};
 use attache::server::{Cut, Processor};
 use attache::world::World;
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
+use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_client::ExternalProcessorClient;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response;
@@ -62,8 +63,15 @@ struct Sidecar {
 
 impl Sidecar {
     async fn start() -> Self {
+        Self::start_with(|limit| limit).await
+    }
+
+    /// The same with its limit changed.
+    async fn start_with(change: impl FnOnce(Limit) -> Limit) -> Self {
         let settings = Settings { max_body_bytes: 1 << 20, ..Settings::default() };
-        let outcome = config::compile(Documents::from_text("test.yaml", YAML), settings.clone(), 1, None).unwrap();
+        let mut outcome = config::compile(Documents::from_text("test.yaml", YAML), settings.clone(), 1, None).unwrap();
+        let limits = &mut outcome.config.routes[0].limits;
+        *limits = vec![Arc::new(change(Limit::clone(&limits[0])))];
         let config = Arc::new(ArcSwap::from_pointee(outcome.config));
         let world = Arc::new(World::new(settings, config, Ledger::memory(), Arc::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -272,4 +280,40 @@ async fn a_client_that_leaves_at_any_point_leaves_nothing_behind() {
         drop((send, replies));
         sidecar.is_at_rest().await;
     }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_gets_its_error_and_then_a_reset_though_its_upstream_is_silent() {
+    let sidecar =
+        Sidecar::start_with(|limit| Limit { amount: 1_000, mode: Mode::Strict, cap: Cap::Capped, ..limit }).await;
+    let (send, mut replies) = sidecar.open().await;
+    let chat = br#"{"model":"assistant","messages":[],"stream":true}"#;
+    let response = headers(&[(":status", "200"), ("content-type", "text/event-stream")], false);
+    let head = ProcessingRequest { request: Some(Request::ResponseHeaders(response)), ..ProcessingRequest::default() };
+    let tokens = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n".repeat(100);
+    let mut seen = String::new();
+    for message in [static_head(), body(chat, true), head] {
+        send.send(message).await.unwrap();
+    }
+    for _ in 0..3 {
+        replies.message().await.unwrap().unwrap();
+    }
+    while !seen.contains("error") {
+        send.send(answer_body(tokens.as_bytes(), false)).await.unwrap();
+        let reply = replies.message().await.unwrap().unwrap();
+        let Some(Response::ResponseBody(reply)) = reply.response else { panic!("{reply:?}") };
+        match reply.response.and_then(|common| common.body_mutation?.mutation) {
+            None => seen += &tokens,
+            Some(Mutation::Body(bytes)) => seen += std::str::from_utf8(&bytes).unwrap(),
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    // The limit, but for what the template may add to a prompt of nothing.
+    assert_eq!(seen.matches("content").count(), 1_000 - 32);
+    assert!(seen.ends_with("\"code\":\"insufficient_quota\"}}\n\ndata: [DONE]\n\n"), "{}", &seen[seen.len() - 300..]);
+    // Nobody has asked for this one.
+    let reply = replies.message().await.unwrap().unwrap();
+    assert_eq!(immediate_status(&reply), Some(429));
+    assert!(replies.message().await.unwrap().is_none());
+    sidecar.is_at_rest().await;
 }
