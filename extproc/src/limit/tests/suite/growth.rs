@@ -128,7 +128,7 @@ fn capped(amount: u64) -> Arc<Limit> {
 fn growth(from: &ReserveRequest, doubt: Option<u64>, to: u64) -> Growth {
     let grown =
         |estimate| Arc::new(ReserveRequest { holds: vec![Hold { estimate, ..from.holds[0].clone() }], ..from.clone() });
-    Growth { from: Arc::new(from.clone()), doubt: doubt.map(grown), to: grown(to) }
+    Growth { from: Arc::new(from.clone()), doubt: doubt.map(grown), to: grown(to), keeper: Keeper::Store }
 }
 
 async fn grown(bed: &Bed, growth: &Growth) {
