@@ -3,6 +3,7 @@
 mod admin_client;
 mod limits;
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use attache::config::model::Settings;
 use attache::config::report::{Style, Verdict};
 use attache::config::{self, Outcome};
+use attache::limit::{RedisFiles, RedisOptions, RedisTarget};
 use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
@@ -76,13 +78,8 @@ struct RunArgs {
     /// Where /healthz, /readyz, /metrics and /config are served.
     #[arg(long, env = "ATTACHE_ADMIN_LISTEN", default_value = "127.0.0.1:10002")]
     admin_listen: String,
-    /// The Redis that shares the token ledger among sidecars, such as redis://127.0.0.1:6379. Without it the ledger is in
-    /// this process alone.
-    #[arg(long, env = "ATTACHE_REDIS", hide_env_values = true)]
-    redis: Option<String>,
-    /// How long the ledger may take to answer.
-    #[arg(long, env = "ATTACHE_REDIS_TIMEOUT", default_value = "100ms", value_parser = duration)]
-    redis_timeout: Duration,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// How many sidecars share the ledger at least. While Redis does not answer, each admits up to its share of what was
     /// left of a limit. Those that are seen running count too, if they are more; say it where sidecars may start meanwhile.
     #[arg(long, env = "ATTACHE_REPLICAS", value_name = "N", default_value = "1")]
@@ -98,6 +95,60 @@ struct RunArgs {
     log_format: LogFormat,
     #[command(flatten)]
     settings: SettingsArgs,
+}
+
+/// The Redis that shares the token ledger among sidecars. Values from the environment are not shown: they may hold passwords.
+#[derive(Args)]
+struct RedisArgs {
+    /// The Redis that shares the token ledger among sidecars: redis://HOST:PORT, rediss://HOST:PORT (TLS),
+    /// redis+unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT. Without it
+    /// the ledger is in this process alone.
+    #[arg(long, env = "ATTACHE_REDIS", value_name = "URL", hide_env_values = true)]
+    redis: Option<String>,
+    /// A file whose first line is the password, read anew for every connection.
+    #[arg(long, env = "ATTACHE_REDIS_PASSWORD_FILE", value_name = "FILE")]
+    redis_password_file: Option<PathBuf>,
+    /// The same for the sentinels' password.
+    #[arg(long, env = "ATTACHE_REDIS_SENTINEL_PASSWORD_FILE", value_name = "FILE")]
+    redis_sentinel_password_file: Option<PathBuf>,
+    /// Certificates (PEM) of the authorities by which to trust Redis; those of the operating system without.
+    #[arg(long, env = "ATTACHE_REDIS_CA", value_name = "FILE")]
+    redis_ca: Option<PathBuf>,
+    /// The sidecar's own certificate (PEM), where Redis asks for one.
+    #[arg(long, env = "ATTACHE_REDIS_CERT", value_name = "FILE")]
+    redis_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM).
+    #[arg(long, env = "ATTACHE_REDIS_KEY", value_name = "FILE")]
+    redis_key: Option<PathBuf>,
+    /// How long a request waits for the ledger to answer.
+    #[arg(long, env = "ATTACHE_REDIS_TIMEOUT", default_value = "25ms", value_parser = duration)]
+    redis_timeout: Duration,
+}
+
+impl RedisArgs {
+    fn target(self) -> Result<Option<(RedisTarget, RedisOptions)>, String> {
+        // An empty variable is how deployments say "none".
+        let given = |file: Option<PathBuf>| file.filter(|file| !file.as_os_str().is_empty());
+        let Some(url) = self.redis.filter(|url| !url.is_empty()) else {
+            return Ok(None);
+        };
+        let files = RedisFiles {
+            password: given(self.redis_password_file),
+            sentinel_password: given(self.redis_sentinel_password_file),
+            ca: given(self.redis_ca),
+            certificate: given(self.redis_cert),
+            key: given(self.redis_key),
+        };
+        let target: Result<RedisTarget, _> = url.parse().and_then(|target: RedisTarget| target.with_files(files));
+        let options = RedisOptions { deadline: self.redis_timeout, ..RedisOptions::default() };
+        target.map(|target| Some((target, options))).map_err(|error| format!("--redis: {error}"))
+    }
+}
+
+impl fmt::Debug for RedisArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisArgs").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -164,8 +215,7 @@ impl RunArgs {
             config: self.config,
             extproc_listen: self.extproc_listen,
             admin_listen: self.admin_listen,
-            // An empty variable is how deployments say "none".
-            redis: self.redis.filter(|url| !url.is_empty()).map(|url| (url, self.redis_timeout)),
+            redis: self.redis.target()?,
             replicas: self.replicas.get(),
             drain_timeout: self.drain_timeout,
             settings: self.settings.into(),

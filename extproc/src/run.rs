@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use crate::admin::Admin;
 use crate::config::model::Settings;
-use crate::limit::{Ledger, RedisOptions, RedisStore, SharedOptions};
+use crate::limit::{Ledger, RedisOptions, RedisStore, RedisTarget, SharedOptions};
 use crate::reload::Reloader;
 use crate::server::listen::{ListenAddress, Listener};
 use crate::server::{Cut, Processor};
@@ -43,7 +43,7 @@ pub struct RunOptions {
     /// Where the admin pages are.
     pub admin_listen: String,
     /// The ledger's Redis and how long it may take to answer; in memory without.
-    pub redis: Option<(String, Duration)>,
+    pub redis: Option<(RedisTarget, RedisOptions)>,
     /// How many sidecars share the ledger at least.
     pub replicas: usize,
     /// How long requests in flight may take to end.
@@ -55,7 +55,7 @@ pub struct RunOptions {
 /// Runs until SIGTERM or SIGINT, then drains.
 ///
 /// # Errors
-/// When an address cannot be bound or the Redis URL cannot be read.
+/// When an address cannot be bound.
 pub async fn run(options: RunOptions) -> io::Result<()> {
     // A path that is not there now is a mistyped one: later it may come and go.
     for path in &options.config {
@@ -63,13 +63,10 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
             .map_err(|error| io::Error::new(error.kind(), format!("--config {}: {error}", path.display())))?;
     }
     let telemetry = Arc::new(Telemetry::default());
-    let ledger = match &options.redis {
-        Some((url, deadline)) => {
-            let replicas = options.replicas;
-            let options = RedisOptions { deadline: *deadline, ..RedisOptions::default() };
-            let store = RedisStore::connect(url, options)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("--redis: {error}")))?;
-            Ledger::redis(store, SharedOptions { replicas, probe_deadline: *deadline })
+    let ledger = match options.redis {
+        Some((target, redis)) => {
+            let shared = SharedOptions { replicas: options.replicas, probe_deadline: redis.deadline };
+            Ledger::redis(RedisStore::new(target, redis), shared)
         }
         None => Ledger::memory(),
     };

@@ -40,7 +40,7 @@ pub use ledger::{DegradedDecisions, Ledger, LedgerStats, SharedLedger, SharedOpt
 pub use memory::MemoryStore;
 pub use program::{CostProgram, InvalidProgram};
 pub use quantity::{Cost, CostContext, Price, Prices, Quantity};
-pub use redis::{InvalidRedisUrl, RedisOptions, RedisStore};
+pub use redis::{InvalidRedisUrl, RedisFiles, RedisOptions, RedisStore, RedisTarget};
 pub(crate) use refusal::{amount, measure, subject};
 pub use reservation::{Charge, Growth, Hold, ReservationId, ReserveRequest, Settlement};
 pub use rules::{Cap, Condition, Dimension, Enforcement, Expected, Limit, Mode, OnStoreError, Priority};

@@ -21,13 +21,12 @@ static SIDECARS: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!("#!lua flags=allow-oom\n", include_str!("sidecars.lua"))));
 
 impl RedisStore {
-    /// Whether a reservation would be taken now; no counter changes.
+    /// Whether a reservation would be taken now; no counter changes. In a cluster, by one node at least.
     ///
     /// # Errors
     /// [`StoreError`] as for a reservation.
     pub async fn ping(&self, deadline: Duration) -> Result<(), StoreError> {
-        let call = Call::plain(vec!["att1:{ping}".to_owned()], Vec::new());
-        self.run(&self.shared.reserving, &PING, &call, deadline).await.map(drop)
+        self.counted(self.shared.reserving.run_anywhere(&PING, deadline).await).map(drop)
     }
 
     /// Registers the sidecar `id` for so long, and says how many are registered, this one among them. A lifetime of zero takes

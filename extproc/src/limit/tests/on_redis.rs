@@ -195,16 +195,16 @@ async fn starting_without_redis_is_no_error() {
     let store = connect(&server);
     let limit = tokens("soft", 300, Mode::Soft);
     let request = request(vec![hold(&limit, "caller", 40)]);
-    assert!(matches!(store.reserve(&request).await, Err(StoreError::Failed(_))));
+    assert!(matches!(store.reserve(&request).await, Err(StoreError::Unreachable(_))));
     server.restart().await;
     granted_again(&store, vec![hold(&limit, "caller", 40)]).await;
 }
 
 #[tokio::test]
 async fn a_url_that_is_none_is_an_error_at_start() {
-    for (url, words) in [("localhost", "redis://HOST:PORT"), ("rediss://localhost", "TLS")] {
+    for url in ["localhost", "http://localhost", "redis://", "redis+sentinel://localhost"] {
         let error = RedisStore::connect(url, RedisOptions::default()).unwrap_err();
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains("redis://USER:PASSWORD@HOST:PORT/DB"), "{error}");
     }
 }
 
@@ -280,7 +280,7 @@ async fn a_primary_that_becomes_read_only_is_left_for_a_new_connection() {
     let before = clients(&mut connection).await;
     let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").query_async(&mut connection).await.unwrap();
     let refused = store.reserve(&request(vec![hold(&limit, "caller", 40)])).await;
-    assert!(matches!(&refused, Err(StoreError::Failed(_))), "{refused:?}");
+    assert!(matches!(&refused, Err(StoreError::Unreachable(_))), "{refused:?}");
     let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query_async(&mut connection).await.unwrap();
     granted_again(store, vec![hold(&limit, "caller", 40)]).await;
     let after = clients(&mut connection).await;
