@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use attache_gate::ConfigError;
 use notify::{EventKind, RecursiveMode, Watcher};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
@@ -70,12 +71,25 @@ impl Reloader {
         }
     }
 
-    /// Reloads on SIGHUP and on every change of the files, for ever, for `world`, which serves what is published.
-    pub async fn watch(mut self, world: Arc<World>) {
-        let (changed, mut changes) = mpsc::channel(1);
-        // Held to the end: dropping it ends the watch.
-        let _watcher = self.watcher(changed);
-        let mut hangups = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).ok();
+    /// Reloads on SIGHUP and on every change of the files, for ever, for `world`, which serves what is published. From now on,
+    /// not from the first poll on: a SIGHUP that nobody listens for ends the process.
+    pub fn watch(self, world: Arc<World>) -> impl Future<Output = ()> + Send {
+        let (changed, changes) = mpsc::channel(1);
+        let watcher = self.watcher(changed);
+        let hangups = signal(SignalKind::hangup()).ok();
+        async move {
+            self.reload_again_and_again(world, changes, hangups).await;
+            // Held to the end: dropping it ends the watch.
+            drop(watcher);
+        }
+    }
+
+    async fn reload_again_and_again(
+        mut self,
+        world: Arc<World>,
+        mut changes: mpsc::Receiver<()>,
+        mut hangups: Option<Signal>,
+    ) {
         loop {
             let hangup = async {
                 match &mut hangups {

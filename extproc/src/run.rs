@@ -98,12 +98,13 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
             Listener::Unix(incoming, _file) => server.serve_with_incoming_shutdown(incoming, asked(draining)).await,
         }
     });
+    // Before anybody is told that we are ready: a signal that nobody listens for ends the process on the spot.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let watching = tokio::spawn(reloader.watch(Arc::clone(&world)));
     let admin = tokio::spawn(async move { axum::serve(admin_listener, admin).await });
     let pulse = tokio::spawn(pulse());
     ready.store(true, Ordering::Release);
 
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

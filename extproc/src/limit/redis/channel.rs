@@ -157,7 +157,7 @@ impl Channel {
                         continue;
                     };
                     // By its text: whether the other node knows the script is not worth another round trip.
-                    match self.count(to.link.query_asking(call.by_text(script), until).await) {
+                    match to.link.query_asking(call.by_text(script), until, || self.count()).await {
                         Ok(answer) => return Ok(answer),
                         Err(Failure::Error(error)) => match verdict(&error, Some(&to.address)) {
                             Verdict::Unknown => return Err(StoreError::Failed(error.to_string())),
@@ -178,35 +178,33 @@ impl Channel {
     }
 
     async fn attempt(&self, link: &Link, script: &Script, call: &Call<'_>, until: Instant) -> Result<Value, Failure> {
-        let by_hash = self.count(link.query(&call.by_hash(script), until).await);
+        let by_hash = link.query(&call.by_hash(script), until, || self.count()).await;
         match by_hash {
             // EVAL, not SCRIPT LOAD: proxies and access lists block that one.
             Err(Failure::Error(error)) if script::is_unknown(&error) => {
-                self.count(link.query(&call.by_text(script), until).await)
+                link.query(&call.by_text(script), until, || self.count()).await
             }
             answer => answer,
         }
     }
 
-    fn count(&self, answer: Result<Value, Failure>) -> Result<Value, Failure> {
-        if !matches!(answer, Err(Failure::Unsent(_))) {
-            self.round_trips.fetch_add(1, Ordering::Relaxed);
-        }
-        answer
+    /// At once, not with the answer: whoever asked may be gone by then.
+    fn count(&self) {
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Says once that Redis does not let us do what we must, and what to do.
     fn note(&self, answer: &Result<Value, StoreError>) {
         match answer {
             Ok(_) if self.complained.load(Ordering::Relaxed) => self.complained.store(false, Ordering::Relaxed),
-            Err(StoreError::Failed(reason)) if is_permission(reason) => {
-                if !self.complained.swap(true, Ordering::Relaxed) {
-                    tracing::error!(
-                        %reason,
-                        "Redis's access list does not allow what token limits need: ~att1:* +eval +evalsha +time +exists +get \
-                         +set +ttl +pttl +pexpire +zadd +zrem +zrangebyscore, and for a cluster +cluster|slots"
-                    );
-                }
+            Err(StoreError::Failed(reason))
+                if is_permission(reason) && !self.complained.swap(true, Ordering::Relaxed) =>
+            {
+                tracing::error!(
+                    %reason,
+                    "Redis's access list does not allow what token limits need: ~att1:* +eval +evalsha +time +exists +get \
+                     +set +ttl +pttl +pexpire +zadd +zrem +zrangebyscore, and for a cluster +cluster|slots"
+                );
             }
             _ => {}
         }

@@ -179,7 +179,7 @@ impl Scout {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let answer = match link {
-            Some(link) => link.query(&command, until).await.map_err(|failure| failure.reason(DEADLINE))?,
+            Some(link) => link.query(&command, until, || {}).await.map_err(|failure| failure.reason(DEADLINE))?,
             None => {
                 let mut wire = self.target.dial(address, || {}).await.map_err(|error| error.reason().to_owned())?;
                 wire.query(&command).await.map_err(|error| error.to_string())?

@@ -89,15 +89,22 @@ impl Link {
         Self { state, given_up, task, silence: Silence::default() }
     }
 
-    /// The answer to a command by the connection, as soon as there is one.
-    pub(super) async fn query(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
+    /// The answer to a command by the connection, as soon as there is one; `sent` is called when there is.
+    pub(super) async fn query(&self, command: &Cmd, until: Instant, sent: impl FnOnce()) -> Result<Value, Failure> {
         let (mut wire, number) = self.wire(until).await?;
+        sent();
         self.hear(timeout_at(until, wire.query(command)).await.ok(), number)
     }
 
     /// The answer to a command from a node that is taking over its slot.
-    pub(super) async fn query_asking(&self, command: Cmd, until: Instant) -> Result<Value, Failure> {
+    pub(super) async fn query_asking(
+        &self,
+        command: Cmd,
+        until: Instant,
+        sent: impl FnOnce(),
+    ) -> Result<Value, Failure> {
         let (mut wire, number) = self.wire(until).await?;
+        sent();
         self.hear(timeout_at(until, wire.query_asking(command)).await.ok(), number)
     }
 
