@@ -228,6 +228,13 @@ mod tests {
     }
 
     #[test]
+    fn no_place_has_a_name_that_could_end_a_part_of_a_counters_key() {
+        let safe = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_+-".contains(&byte));
+        let names: Vec<_> = jiff::tz::db().available().map(|name| name.to_string()).collect();
+        assert!(names.len() > 100 && names.iter().all(|name| safe(name)), "{names:?}");
+    }
+
+    #[test]
     fn lengths_are_kept_to_what_a_bucket_can_count() {
         let longest = |length| Window::Fixed(length).longest();
         assert_eq!(longest(Duration::ZERO), Duration::from_secs(1));

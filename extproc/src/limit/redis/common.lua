@@ -166,8 +166,8 @@ local function lives(counters)
   return left
 end
 
--- Leases must be there for as long as any counter that they hold of. They are kept somewhat longer, so that this need not be
--- written every time.
+-- Leases must be there for as long as any counter that they hold of: whatever makes a counter live longer sees to that.
+-- They are kept somewhat longer, so that it need not be written every time.
 local function keep_leases(counters, left)
   for _, c in ipairs(counters) do
     local set = c.set

@@ -1,10 +1,13 @@
 //! What the tests of this room share, and the suite that both stores pass.
 
 mod bed;
+mod floors;
 mod history;
 mod ledger;
 mod on_redis;
+mod recorded;
 mod redis_server;
+mod sliding;
 mod suite;
 
 use std::sync::atomic::{AtomicU64, Ordering};

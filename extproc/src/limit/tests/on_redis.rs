@@ -227,7 +227,7 @@ async fn scripts_that_redis_has_forgotten_are_sent_again() {
 async fn a_user_who_may_not_load_scripts_and_sees_only_our_keys_is_enough() {
     let server = RedisServer::start().await;
     let mut connection = server.connection().await;
-    let rules = "ACL SETUSER sidecar on >pass ~att1:* +eval +evalsha +time +exists +get +set +ttl +pttl +pexpire +zadd +zrem \
+    let rules = "ACL SETUSER sidecar on >pass ~att1:* +eval +evalsha +time +exists +get +set +pttl +pexpire +zadd +zrem \
                  +zrangebyscore";
     let mut command = redis::Cmd::new();
     for word in rules.split_whitespace() {
@@ -242,6 +242,11 @@ async fn a_user_who_may_not_load_scripts_and_sees_only_our_keys_is_enough() {
     bed.renew(&request).await;
     bed.settle(&settlement(&request, &[30])).await;
     assert_eq!(bed.peek(&request.holds[0]).await, (30, 0));
+    bed.granted(vec![hold(&limit, "caller", 40)]).await;
+    bed.advance(LEASE).await;
+    bed.granted(vec![hold(&limit, "caller", 20)]).await;
+    bed.reset(&request.holds).await;
+    assert_eq!(bed.peek(&request.holds[0]).await, (0, 20));
 }
 
 #[tokio::test]

@@ -1,0 +1,184 @@
+//! What a Redis has lost comes back from what the sidecars have seen.
+
+use ::redis;
+
+use super::bed::{Bed, ERA, connect};
+use super::redis_server::{PATIENCE, RedisServer};
+use super::*;
+
+fn tokens(window: Window) -> Arc<Limit> {
+    Arc::new(Limit { window, ..limit("tokens", 300, Mode::Soft) })
+}
+
+fn fixed() -> Arc<Limit> {
+    tokens(Window::Fixed(ERA))
+}
+
+async fn charge(store: &RedisStore, limit: &Arc<Limit>, used: u64) {
+    let request = request(vec![hold(limit, "caller", used)]);
+    assert!(matches!(store.reserve(&request).await.unwrap(), Admission::Granted { .. }));
+    store.settle(&settlement(&request, &[used])).await.unwrap();
+}
+
+async fn settled(store: &RedisStore, limit: &Arc<Limit>) -> u64 {
+    store.peek(&[hold(limit, "caller", 0)]).await.unwrap()[0].settled
+}
+
+/// As after `kill -9`: the same place, and nothing there. The stores connect anew.
+async fn lose_everything(server: &mut RedisServer, stores: &[&RedisStore], limit: &Arc<Limit>) {
+    server.kill();
+    server.restart().await;
+    for store in stores {
+        let started = std::time::Instant::now();
+        let elsewhere = [hold(limit, "somebody else", 0)];
+        while store.peek(&elsewhere).await.is_err() {
+            assert!(started.elapsed() < PATIENCE, "it did not recover");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// F1.
+#[tokio::test]
+async fn use_comes_back_with_the_first_request_after_an_empty_restart() {
+    let mut server = RedisServer::start().await;
+    let (store, limit) = (connect(&server), fixed());
+    charge(&store, &limit, 300).await;
+    lose_everything(&mut server, &[&store], &limit).await;
+    let refused = store.reserve(&request(vec![hold(&limit, "caller", 1)])).await.unwrap();
+    assert_eq!(refused.states()[0].settled, 300);
+    assert!(matches!(refused, Admission::Refused { by: 0, .. }));
+    // For a sidecar that has seen nothing, too: even though that request was refused.
+    assert_eq!(settled(&connect(&server), &limit).await, 300);
+}
+
+#[tokio::test]
+async fn what_is_settled_first_after_a_loss_comes_on_top() {
+    let mut server = RedisServer::start().await;
+    let (store, limit) = (connect(&server), fixed());
+    charge(&store, &limit, 200).await;
+    let running = request(vec![hold(&limit, "caller", 40)]);
+    store.reserve(&running).await.unwrap();
+    lose_everything(&mut server, &[&store], &limit).await;
+    store.settle(&settlement(&running, &[30])).await.unwrap();
+    assert_eq!(settled(&connect(&server), &limit).await, 230);
+}
+
+#[tokio::test]
+async fn the_sidecar_that_saw_most_brings_most_back() {
+    let mut server = RedisServer::start().await;
+    let (early, late, limit) = (connect(&server), connect(&server), fixed());
+    charge(&early, &limit, 100).await;
+    charge(&late, &limit, 100).await;
+    lose_everything(&mut server, &[&early, &late], &limit).await;
+    assert_eq!(settled(&early, &limit).await, 100);
+    charge(&late, &limit, 0).await;
+    assert_eq!(settled(&early, &limit).await, 200);
+}
+
+#[tokio::test]
+async fn a_sliding_window_brings_back_both_of_its_buckets() {
+    let bed = Bed::redis().await;
+    let Bed::Redis { server, store } = &bed else { unreachable!() };
+    let limit = tokens(Window::Sliding(ERA));
+    charge(store, &limit, 100).await;
+    bed.advance(ERA).await;
+    charge(store, &limit, 20).await;
+    flush(server).await;
+    let state = bed.state(&hold(&limit, "caller", 0)).await;
+    assert_eq!((state.settled, state.previous), (20, 100));
+}
+
+#[tokio::test]
+async fn a_counter_that_was_evicted_comes_back() {
+    let bed = Bed::redis().await;
+    let Bed::Redis { server, store } = &bed else { unreachable!() };
+    let limit = fixed();
+    charge(store, &limit, 300).await;
+    let evicted = delete(server, "att1:*:f*").await;
+    assert_eq!(evicted, 1);
+    bed.refused(vec![hold(&limit, "caller", 1)]).await;
+}
+
+#[tokio::test]
+async fn without_its_leases_a_counter_holds_nothing() {
+    let bed = Bed::redis().await;
+    let Bed::Redis { server, .. } = &bed else { unreachable!() };
+    let limit = Arc::new(Limit { mode: Mode::Strict, ..Limit::clone(&fixed()) });
+    let running = bed.granted(vec![hold(&limit, "caller", 300)]).await;
+    assert_eq!(delete(server, "att1:*:leases").await, 1);
+    let next = bed.granted(vec![hold(&limit, "caller", 200)]).await;
+    assert_eq!(bed.peek(&next.holds[0]).await, (0, 200));
+    bed.settle(&settlement(&running, &[50])).await;
+    assert_eq!(bed.peek(&next.holds[0]).await, (50, 200));
+    bed.settle(&settlement(&next, &[50])).await;
+    assert_eq!(bed.peek(&next.holds[0]).await, (100, 0));
+}
+
+#[tokio::test]
+async fn a_reset_is_not_undone_by_what_another_sidecar_has_seen() {
+    let mut server = RedisServer::start().await;
+    let (one, other, limit) = (connect(&server), connect(&server), fixed());
+    charge(&one, &limit, 200).await;
+    charge(&other, &limit, 50).await;
+    one.reset(&[hold(&limit, "caller", 0)]).await.unwrap();
+    assert_eq!(settled(&other, &limit).await, 0);
+    charge(&one, &limit, 7).await;
+    assert_eq!(settled(&other, &limit).await, 7);
+
+    // Nor after a loss: whoever saw the reset knows better than who did not, in whichever order they come.
+    let stale = connect(&server);
+    let before = connect(&server);
+    charge(&before, &limit, 100).await;
+    one.reset(&[hold(&limit, "caller", 0)]).await.unwrap();
+    assert_eq!(settled(&one, &limit).await, 0);
+    lose_everything(&mut server, &[&before, &one, &stale], &limit).await;
+    charge(&before, &limit, 1).await;
+    charge(&one, &limit, 3).await;
+    assert_eq!(settled(&stale, &limit).await, 3);
+    assert_eq!(settled(&before, &limit).await, 3);
+}
+
+#[tokio::test]
+async fn resetting_what_was_lost_wins_over_what_others_have_seen() {
+    let mut server = RedisServer::start().await;
+    let (other, limit) = (connect(&server), fixed());
+    charge(&other, &limit, 200).await;
+    lose_everything(&mut server, &[&other], &limit).await;
+    let new = connect(&server);
+    new.reset(&[hold(&limit, "caller", 0)]).await.unwrap();
+    assert_eq!(settled(&other, &limit).await, 0);
+}
+
+#[tokio::test]
+async fn a_sidecar_whose_clock_is_wrong_counts_in_the_same_day_as_all_others() {
+    const DAY_MS: i64 = 86_400_000;
+    let bed = Bed::redis().await;
+    let Bed::Redis { server, store } = &bed else { unreachable!() };
+    let calendar = Calendar { period: Period::Day, zone: bed.zone_where_no_day_ends_soon() };
+    let limit = tokens(Window::Calendar(calendar));
+    charge(store, &limit, 10).await;
+    let expected = bed.state(&hold(&limit, "caller", 0)).await.bucket;
+    for wrong_by in [90_000, -90_000, DAY_MS, -DAY_MS, 10 * DAY_MS, -10 * DAY_MS] {
+        let wrong = connect(server);
+        wrong.believe_it_is_later_by(wrong_by);
+        let request = request(vec![hold(&limit, "caller", 10)]);
+        let admission = wrong.reserve(&request).await.unwrap();
+        assert!(matches!(admission, Admission::Granted { .. }));
+        assert_eq!(admission.states()[0].bucket, expected, "{wrong_by}");
+        wrong.believe_it_is_later_by(wrong_by);
+        wrong.settle(&settlement(&request, &[10])).await.unwrap();
+    }
+    assert_eq!(bed.peek(&hold(&limit, "caller", 0)).await, (70, 0));
+}
+
+async fn flush(server: &RedisServer) {
+    let () = redis::cmd("FLUSHALL").query_async(&mut server.connection().await).await.unwrap();
+}
+
+/// Deletes the keys of a pattern, and says how many there were.
+async fn delete(server: &RedisServer, pattern: &str) -> usize {
+    let mut connection = server.connection().await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
+    redis::cmd("DEL").arg(keys).query_async(&mut connection).await.unwrap()
+}
