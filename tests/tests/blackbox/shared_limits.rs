@@ -122,6 +122,7 @@ async fn rush(stack: &Stack, counters: &Counters, name: &str) -> Rush {
         futures_util::future::Either::Left((admitted, _)) => admitted.into_iter().flatten().collect(),
         futures_util::future::Either::Right(_) => unreachable!("it watches for ever"),
     };
+    assert!(peak > 0, "nobody looked while it went on");
     Rush { admitted, peak, settled: settled(stack, counters, name).await }
 }
 

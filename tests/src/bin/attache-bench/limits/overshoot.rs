@@ -27,13 +27,27 @@ const KEY: &str = "sk-bench";
 /// What the product that this one replaces let through of each limit: it checks, calls the model, and charges afterwards.
 const LIMITS: [(u64, f64); 2] = [(300, 32.8), (10_000, 2.45)];
 
-/// Each mode as an operator writes it.
-const MODES: [(&str, &str, Option<f64>); 4] = [
-    ("strict, cap", "mode: strict, cap: true", Some(1.0)),
-    ("strict", "mode: strict", None),
-    ("soft", "mode: soft", None),
-    ("check", "mode: check", None),
+/// A mode as an operator writes it.
+struct Mode {
+    name: &'static str,
+    fields: &'static str,
+    /// The most that may be settled of a limit; nothing where requests in flight have no bound.
+    bound: fn(u64) -> Option<u64>,
+}
+
+const MODES: [Mode; 4] = [
+    Mode { name: "strict, cap", fields: "mode: strict, cap: true", bound: Some },
+    Mode { name: "strict", fields: "mode: strict", bound: |limit| Some(limit + missed(limit)) },
+    Mode { name: "soft", fields: "mode: soft", bound: |limit| Some(limit - 1 + DEAREST as u64 + missed(limit)) },
+    Mode { name: "check", fields: "mode: check", bound: |_| None },
 ];
+
+/// What the estimates of all requests miss that are held within a limit: at most the prompt, as answers are as long as the
+/// request lets them be.
+fn missed(limit: u64) -> u64 {
+    let held_at_once = (limit / (CHEAPEST - PROMPT) as u64 + 1).min(IN_FLIGHT as u64);
+    PROMPT as u64 * held_at_once
+}
 
 /// What became of one limit in one mode.
 #[derive(Debug, Serialize)]
@@ -42,8 +56,8 @@ pub(crate) struct Overshoot {
     pub(super) limit: u64,
     pub(super) admitted: usize,
     pub(super) settled: u64,
-    /// What the settled use may be at most, as a share of the limit; nothing where the mode has no bound.
-    pub(super) aim: Option<f64>,
+    /// What may be settled at most; nothing where the mode has no bound.
+    pub(super) bound: Option<u64>,
     /// What the product that is replaced let through, as a share of the limit.
     pub(super) replaced: f64,
 }
@@ -65,13 +79,14 @@ pub(super) async fn measure(progress: &mut Progress) -> Result<Vec<Overshoot>> {
     let counters = stack.counters()?;
     let mut measured = Vec::new();
     for (limit, replaced) in LIMITS {
-        for (index, (mode, _, aim)) in MODES.into_iter().enumerate() {
+        for (index, Mode { name: mode, bound, .. }) in MODES.into_iter().enumerate() {
             progress.say(&format!("overshoot at 128 in flight: {mode}, {limit} tokens"));
             let name = name(limit, index);
             let client = stack.client().with_key(KEY);
             let admitted = try_join_all((0..IN_FLIGHT).map(|caller| until_refused(&client, &name, caller))).await?;
             let settled = at_rest(&counters, &name).await?;
-            measured.push(Overshoot { mode, limit, admitted: admitted.into_iter().sum(), settled, aim, replaced });
+            let admitted = admitted.into_iter().sum();
+            measured.push(Overshoot { mode, limit, admitted, settled, bound: bound(limit), replaced });
         }
     }
     Ok(measured)
@@ -188,7 +203,7 @@ spec:
     .to_owned();
     let mut routes = Vec::new();
     for (limit, _) in LIMITS {
-        for (index, (_, mode, _)) in MODES.into_iter().enumerate() {
+        for (index, Mode { fields, .. }) in MODES.into_iter().enumerate() {
             let name = name(limit, index);
             documents += &format!(
                 r"---
@@ -205,7 +220,7 @@ kind: TokenLimitPolicy
 metadata: {{name: {name}}}
 spec:
   targetRefs: [{{group: aigateway.envoyproxy.io, kind: AIGatewayRoute, name: {name}}}]
-  limits: [{{name: limit, per: [key], limit: {limit}, window: 300d, {mode}}}]
+  limits: [{{name: limit, per: [key], limit: {limit}, window: 300d, {fields}}}]
 "
             );
             routes.push(name);

@@ -56,15 +56,16 @@ impl fmt::Display for Chapter {
             "128 in flight", "limit", "admitted", "settled", "settled/limit", "aim"
         )?;
         for row in &self.overshoot {
-            let aim = row.aim.map_or_else(String::new, |aim| format!("<= {aim:.2}"));
+            let share = |settled: u64| settled as f64 / row.limit as f64;
+            let bound = row.bound.map_or_else(|| "no bound".to_owned(), |bound| format!("<= {:.2}", share(bound)));
             writeln!(
                 f,
-                "    {:18} {:>8} {:>9} {:>9} {:>14.2}  {aim:14} {}",
+                "    {:18} {:>8} {:>9} {:>9} {:>14.2}  {bound:14} {}",
                 row.mode,
                 row.limit,
                 row.admitted,
                 row.settled,
-                row.settled as f64 / row.limit as f64,
+                share(row.settled),
                 row.replaced
             )?;
         }
@@ -90,7 +91,7 @@ impl fmt::Display for Chapter {
         let cached = &self.cached_refusal;
         write!(
             f,
-            "    a remembered refusal inside the sidecar: p50 {:.1} us, p99 {:.1} us; aim: < 50",
+            "    connects: Envoy closes a connection of HTTP/1.1 on which it answers before the request is complete\n    a remembered refusal inside the sidecar: p50 {:.1} us, p99 {:.1} us; aim: < 50",
             cached.p50_us, cached.p99_us
         )
     }
