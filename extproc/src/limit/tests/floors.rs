@@ -95,7 +95,7 @@ async fn a_counter_that_was_evicted_comes_back() {
     let Bed::Redis { server, store } = &bed else { unreachable!() };
     let limit = fixed();
     charge(store, &limit, 300).await;
-    let evicted = delete(server, "att1:*:f*").await;
+    let evicted = delete(server, &format!("att1:*:f{}:*", ERA.as_millis())).await;
     assert_eq!(evicted, 1);
     bed.refused(vec![hold(&limit, "caller", 1)]).await;
 }

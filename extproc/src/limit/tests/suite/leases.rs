@@ -12,6 +12,7 @@ on_both_stores! {
     a_renewed_reservation_holds_beyond_its_lease
     renewing_after_the_lease_has_ended_holds_again
     renewing_after_settling_changes_nothing
+    what_keeps_a_counter_alive_keeps_what_is_known_of_its_holds
     a_look_changes_nothing
 }
 
@@ -118,6 +119,26 @@ async fn renewing_after_settling_changes_nothing(bed: Bed) {
     bed.settle(&settlement(&request, &[30])).await;
     bed.renew(&request).await;
     assert_eq!(bed.peek(&request.holds[0]).await, (30, 0));
+}
+
+/// In Redis, a counter and the leases that hold of it are two keys.
+async fn what_keeps_a_counter_alive_keeps_what_is_known_of_its_holds(bed: Bed) {
+    let limit = tokens("limit", 300, Mode::Strict);
+    let other = tokens("other", 300, Mode::Strict);
+    for caller in ["settled", "reset"] {
+        let late = bed.granted(vec![hold(&limit, caller, 10)]).await;
+        let dead = bed.granted(vec![hold(&limit, caller, 40)]).await;
+        bed.advance(ERA).await;
+        match caller {
+            "settled" => bed.settle(&settlement(&late, &[5])).await,
+            _ => bed.reset(&dead.holds).await,
+        }
+        bed.advance(ERA).await;
+        bed.advance(ERA).await;
+        // Somebody else of the same group comes first.
+        bed.renew(&request(vec![hold(&other, caller, 7)])).await;
+        assert_eq!(bed.peek(&dead.holds[0]).await, (0, 0));
+    }
 }
 
 async fn a_look_changes_nothing(bed: Bed) {

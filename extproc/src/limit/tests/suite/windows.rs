@@ -8,6 +8,7 @@ on_both_stores! {
     a_fixed_window_forgets_the_last_bucket_at_once
     a_calendar_day_ends_at_midnight_of_its_place
     a_clock_set_back_refills_nothing
+    a_clock_set_back_makes_a_sliding_window_begin_anew
     a_counter_far_ahead_of_the_clock_is_dropped_but_for_its_holds
     a_reset_forgets_what_was_settled_and_keeps_what_is_held
 }
@@ -89,6 +90,20 @@ async fn a_clock_set_back_refills_nothing(bed: Bed) {
         bed.set_clock_back(ERA).await;
         assert_eq!(bed.peek(&request.holds[0]).await, (30, 0));
     }
+}
+
+async fn a_clock_set_back_makes_a_sliding_window_begin_anew(bed: Bed) {
+    let limit = Arc::new(Limit { window: Window::Sliding(ERA), ..limit("sliding", 200, Mode::Strict) });
+    for used in [100, 10] {
+        bed.advance(ERA).await;
+        let request = bed.granted(vec![hold(&limit, "caller", used)]).await;
+        bed.settle(&settlement(&request, &[used])).await;
+    }
+    bed.set_clock_back(ERA).await;
+    let state = bed.state(&hold(&limit, "caller", 0)).await;
+    assert_eq!((state.used(), state.left), (110, state.length));
+    bed.refused(vec![hold(&limit, "caller", 91)]).await;
+    bed.granted(vec![hold(&limit, "caller", 90)]).await;
 }
 
 async fn a_counter_far_ahead_of_the_clock_is_dropped_but_for_its_holds(bed: Bed) {
