@@ -1,14 +1,17 @@
 //! What the tests of this room share, and the suite that both stores pass.
 
 mod bed;
+mod faults;
 mod floors;
 mod history;
 mod ledger;
 mod on_redis;
+mod proxy;
 mod recorded;
 mod redis_server;
 mod sliding;
 mod suite;
+mod topology;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
