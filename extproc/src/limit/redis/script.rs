@@ -10,13 +10,19 @@ use crate::limit::counter::BUCKETS_AHEAD;
 use crate::limit::rules::MAX_COUNT;
 use crate::limit::store::{LEASE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, TOMBSTONE_MS};
 
-pub(super) static RESERVE: LazyLock<Script> = LazyLock::new(|| of_counters("", include_str!("reserve.lua")));
-pub(super) static GROW: LazyLock<Script> = LazyLock::new(|| of_counters(" flags=allow-oom", include_str!("grow.lua")));
+pub(super) static RESERVE: LazyLock<Script> =
+    LazyLock::new(|| of_counters("", &[ADMISSION, include_str!("reserve.lua")]));
+pub(super) static GROW: LazyLock<Script> =
+    LazyLock::new(|| of_counters(" flags=allow-oom", &[ADMISSION, include_str!("grow.lua")]));
 pub(super) static SETTLE: LazyLock<Script> =
-    LazyLock::new(|| of_counters(" flags=allow-oom", include_str!("settle.lua")));
-pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| of_counters(" flags=no-writes", include_str!("peek.lua")));
+    LazyLock::new(|| of_counters(" flags=allow-oom", &[include_str!("settle.lua")]));
+pub(super) static PEEK: LazyLock<Script> =
+    LazyLock::new(|| of_counters(" flags=no-writes", &[ADMISSION, include_str!("peek.lua")]));
 pub(super) static RESET: LazyLock<Script> =
-    LazyLock::new(|| of_counters(" flags=allow-oom", include_str!("reset.lua")));
+    LazyLock::new(|| of_counters(" flags=allow-oom", &[include_str!("reset.lua")]));
+
+const COMMON: &str = include_str!("common.lua");
+const ADMISSION: &str = include_str!("admission.lua");
 
 pub(super) struct Script {
     pub(super) text: String,
@@ -31,14 +37,15 @@ impl Script {
     }
 }
 
-fn of_counters(flags: &str, own: &str) -> Script {
+/// Each part makes functions, whoever calls them: a script has only those that it needs.
+fn of_counters(flags: &str, parts: &[&str]) -> Script {
     Script::new(format!(
         "#!lua{flags}\n\
          local LEASE_MS, TOMBSTONE_MS = {LEASE_MS}, '{TOMBSTONE_MS}'\n\
          local SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL = '{SWEEP_AT_MOST}', '{SWEEP_BEFORE_REFUSAL}'\n\
          local MAX_COUNT, BUCKETS_AHEAD = {MAX_COUNT}, {BUCKETS_AHEAD}\n\
-         {}{own}",
-        include_str!("common.lua")
+         {COMMON}{}",
+        parts.concat()
     ))
 }
 
