@@ -83,8 +83,9 @@ mod sentinels {
         // Refused until it has found the replica.
         until(async || sentinel.says("SENTINEL FAILOVER limits").await.is_ok()).await;
         until(async || {
-            let role: ::redis::Value = ask(&mut replica.connection().await, "ROLE").await.unwrap();
-            format!("{role:?}").contains("master")
+            // A sentinel ends all connections of the server that it makes the primary: ours as well, if there is one just then.
+            let Some(mut connection) = try_connect(&replica.url()).await else { return false };
+            ask(&mut connection, "ROLE").await.is_ok_and(|role| format!("{role:?}").contains("master"))
         })
         .await;
         until(async || {
@@ -93,10 +94,15 @@ mod sentinels {
         })
         .await;
         // What the former primary takes until it is told, floors bring along.
-        say(&mut replica.connection().await, "FLUSHALL").await;
+        until(async || {
+            let Some(mut connection) = try_connect(&replica.url()).await else { return false };
+            ask(&mut connection, "FLUSHALL").await.is_ok()
+        })
+        .await;
         until(async || {
             granted_in_time(&store, &holds).await;
-            ask(&mut replica.connection().await, "DBSIZE").await.unwrap() != ::redis::Value::Int(0)
+            let Some(mut connection) = try_connect(&replica.url()).await else { return false };
+            ask(&mut connection, "DBSIZE").await.is_ok_and(|keys| keys != ::redis::Value::Int(0))
         })
         .await;
     }
