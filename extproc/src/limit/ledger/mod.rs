@@ -81,9 +81,7 @@ impl Ledger {
             Self::Redis(ledger) => ledger.stats(),
         }
     }
-}
 
-impl Ledger {
     /// Admits or refuses. While the store does not answer, as the request's limits say.
     ///
     /// # Errors

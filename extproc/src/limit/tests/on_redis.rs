@@ -6,7 +6,7 @@ use ::redis::{self, aio::MultiplexedConnection};
 use tokio::task::JoinSet;
 
 use super::bed::{Bed, ERA, connect};
-use super::redis_server::{PATIENCE, RedisServer};
+use super::redis_server::{PATIENCE, RedisServer, say, until};
 use super::*;
 
 fn tokens(id: &str, amount: u64, mode: Mode) -> Arc<Limit> {
@@ -17,22 +17,6 @@ async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(connection).await.unwrap();
     keys.sort();
     keys
-}
-
-async fn say(connection: &mut MultiplexedConnection, words: &str) {
-    let mut command = redis::Cmd::new();
-    for word in words.split_whitespace() {
-        command.arg(word);
-    }
-    let _: redis::Value = command.query_async(connection).await.unwrap();
-}
-
-async fn until(condition: impl AsyncFn() -> bool) {
-    let started = Instant::now();
-    while !condition().await {
-        assert!(started.elapsed() < PATIENCE, "it did not recover");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Reserves until it is granted: how a recovery is awaited.
