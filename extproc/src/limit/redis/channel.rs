@@ -21,10 +21,11 @@ use super::slots;
 use super::url::{Address, Place, RedisTarget};
 use crate::limit::StoreError;
 
-/// Nodes that a call is sent on to, one after the other, before it is given up. One is enough but while slots move.
+/// Nodes that say that a slot has moved, one after the other, before a call is given up. One is enough but while slots move.
 const MAX_REDIRECTIONS: usize = 16;
 
-/// Before a call is sent again to a slot that is on the move: it has to arrive first.
+/// Before a call is sent again to a slot that is on the move, until its deadline: it has to arrive first, which takes as long
+/// as its keys are many.
 const PAUSE_WHILE_SLOT_MOVES: Duration = Duration::from_millis(5);
 
 pub(super) struct Channel {
@@ -99,9 +100,7 @@ impl Channel {
             Route::Cluster(cluster) => cluster,
         };
         let until = Instant::now() + deadline;
-        // Waits for the map, if there is none yet.
-        cluster.serving(0, until).await.map_err(|failure| store_error(failure, deadline))?;
-        let nodes = cluster.nodes();
+        let nodes = cluster.nodes(until).await.map_err(|failure| store_error(failure, deadline))?;
         let asking = nodes.iter().map(|node| Box::pin(self.attempt(&node.link, script, &call, until)));
         let asking: Vec<_> = asking.collect();
         if asking.is_empty() {
@@ -126,8 +125,13 @@ impl Channel {
     ) -> Result<Value, StoreError> {
         let slot = slots::slot(call.slot_key());
         let mut next: Option<Node> = None;
+        let mut redirections = 0;
         let mut last = String::new();
-        for _ in 0..MAX_REDIRECTIONS {
+        while redirections < MAX_REDIRECTIONS {
+            // After a pause, to send it and not wait would leave its fate unknown.
+            if !last.is_empty() && Instant::now() >= until {
+                break;
+            }
             let node = match next.take() {
                 Some(node) => node,
                 None => cluster.serving(slot, until).await.map_err(|failure| store_error(failure, deadline))?,
@@ -144,6 +148,7 @@ impl Channel {
             last = error.to_string();
             match verdict(&error, Some(&node.address)) {
                 Verdict::Moved(to) => {
+                    redirections += 1;
                     next = to.and_then(|to| cluster.node(&to));
                     match &next {
                         Some(_) => cluster.mistrust(&node.address),
@@ -203,7 +208,7 @@ impl Channel {
                 tracing::error!(
                     %reason,
                     "Redis's access list does not allow what token limits need: ~att1:* +eval +evalsha +time +exists +get \
-                     +set +ttl +pttl +pexpire +zadd +zrem +zrangebyscore, and for a cluster +cluster|slots"
+                     +set +pttl +pexpire +zadd +zrem +zrangebyscore, and for a cluster +cluster|slots"
                 );
             }
             _ => {}
@@ -211,9 +216,9 @@ impl Channel {
     }
 }
 
-/// From the command itself, or from one that a script makes.
+/// From the command itself, or from one that a script makes: Redis 7.0 has a sentence of its own for those.
 fn is_permission(reason: &str) -> bool {
-    reason.contains("NOPERM") || reason.contains("ACL failure")
+    ["NOPERM", "ACL failure", "The user executing the script can't"].iter().any(|refusal| reason.contains(refusal))
 }
 
 /// What an error says, of the node at `from`.

@@ -59,26 +59,32 @@ impl Cluster {
 
     /// The node that serves a slot.
     pub(super) async fn serving(&self, slot: u16, until: Instant) -> Result<Node, Failure> {
+        let unserved = || Failure::Unsent("no node of the cluster serves that slot".to_owned());
+        self.known(until).await?.serving(slot).ok_or_else(unserved)
+    }
+
+    /// All nodes that serve a slot.
+    pub(super) async fn nodes(&self, until: Instant) -> Result<Vec<Node>, Failure> {
+        let map = self.known(until).await?;
+        Ok(map.nodes.keys().filter_map(|address| map.node(address)).collect())
+    }
+
+    /// The map, as soon as there is one or it is known why there is none.
+    async fn known(&self, until: Instant) -> Result<Map, Failure> {
         let mut map = self.map.clone();
         let known = timeout_at(until, map.wait_for(|map| !map.ranges.is_empty() || map.trouble.is_some())).await;
-        let Ok(Ok(map)) = known else {
-            return Err(Failure::Unsent("it is not known yet which node of the cluster serves what".to_owned()));
-        };
-        map.serving(slot).ok_or_else(|| {
-            let trouble = map.trouble.as_deref().unwrap_or("no node of the cluster serves that slot");
-            Failure::Unsent(trouble.to_owned())
-        })
+        match known {
+            Ok(Ok(map)) => match &map.trouble {
+                Some(trouble) if map.ranges.is_empty() => Err(Failure::Unsent(trouble.to_string())),
+                _ => Ok(map.clone()),
+            },
+            _ => Err(Failure::Unsent("it is not known yet which node of the cluster serves what".to_owned())),
+        }
     }
 
     /// A node that is known by its address.
     pub(super) fn node(&self, address: &Address) -> Option<Node> {
         self.map.borrow().node(address)
-    }
-
-    /// All nodes that serve a slot.
-    pub(super) fn nodes(&self) -> Vec<Node> {
-        let map = self.map.borrow();
-        map.nodes.keys().filter_map(|address| map.node(address)).collect()
     }
 
     /// To be called when `address` showed that the map is wrong. Nobody waits.

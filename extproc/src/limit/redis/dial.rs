@@ -96,11 +96,11 @@ impl RedisTarget {
             .set_protocol(ProtocolVersion::RESP3)
             .set_db(database.into())
             .set_lib_name("attache", env!("CARGO_PKG_VERSION"));
-        if let Some(password) = password {
+        if let Some(user) = &login.user {
+            // Without a password as well: one who needs none is let in with any, and nobody becomes the default user unawares.
+            settings = settings.set_username(user).set_password(password.unwrap_or_default());
+        } else if let Some(password) = password {
             settings = settings.set_password(password);
-            if let Some(user) = &login.user {
-                settings = settings.set_username(user);
-            }
         }
         match (address, tls) {
             (Address::Unix(path), _) => greet(UnixStream::connect(path).await?, &settings, ended).await,

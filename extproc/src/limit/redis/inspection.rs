@@ -1,12 +1,12 @@
 //! Warnings about how a Redis is set up: when it may drop counters under memory pressure, callers would get their tokens back;
-//! when it is too old, scripts do not run.
+//! when it is too old, or is not what the URL says, scripts do not run.
 
 use std::time::Duration;
 
 use redis::RedisResult;
 
 use super::dial::Wire;
-use super::url::Address;
+use super::url::{Address, Place};
 
 /// Policies under which Redis refuses to grow, or drops first what is about to end anyway.
 const SAFE: [&str; 2] = ["noeviction", "volatile-ttl"];
@@ -17,7 +17,7 @@ const OLDEST: u32 = 7;
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// An access list that hides `INFO` is no reason to fail, and none to warn.
-pub(super) async fn warn_of_settings(mut wire: Wire, address: Address) {
+pub(super) async fn warn_of_settings(mut wire: Wire, address: Address, place: Place) {
     let asking = async {
         let mut both = info(&mut wire, "server").await?;
         both.push_str(&info(&mut wire, "memory").await?);
@@ -26,6 +26,9 @@ pub(super) async fn warn_of_settings(mut wire: Wire, address: Address) {
     let Ok(Ok(info)) = tokio::time::timeout(DEADLINE, asking).await else {
         return;
     };
+    if let Some(remedy) = misnamed(&info, &place) {
+        tracing::error!(%address, "this Redis is not what --redis says: {remedy}");
+    }
     if let Some(version) = old_version(&info) {
         tracing::warn!(%address, version, "this Redis is too old: token limits need 7.0, or Valkey");
     }
@@ -55,6 +58,16 @@ fn old_version(info: &str) -> Option<&str> {
     (major < OLDEST).then_some(version)
 }
 
+/// What to write instead of a URL that names this Redis as if it stood alone. It connects, and then refuses most of what it is
+/// asked for.
+fn misnamed(info: &str, place: &Place) -> Option<&'static str> {
+    match (field(info, "redis_mode:")?, place) {
+        ("cluster", Place::Server(_)) => Some("it is a node of a cluster; write redis+cluster://HOST:PORT,HOST:PORT"),
+        ("sentinel", Place::Server(_)) => Some("it is a sentinel; write redis+sentinel://HOST:PORT,HOST:PORT/SERVICE"),
+        _ => None,
+    }
+}
+
 fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     Some(info.lines().find_map(|line| line.strip_prefix(name))?.trim())
 }
@@ -69,6 +82,21 @@ mod tests {
         assert_eq!(unsafe_policy("maxmemory_policy:noeviction\r\n"), None);
         assert_eq!(unsafe_policy("maxmemory_policy:volatile-ttl\r\n"), None);
         assert_eq!(unsafe_policy("maxmemory:0\r\n"), None);
+    }
+
+    #[test]
+    fn a_redis_is_misnamed_only_where_it_is_said_to_stand_alone() {
+        let address = Address::Unix("/redis.sock".into());
+        let alone = Place::Server(address.clone());
+        let cluster = Place::Cluster { seeds: vec![address.clone()] };
+        let sentinels = Place::Sentinels { sentinels: vec![address], service: "limits".to_owned() };
+        let remedy = |mode: &str, place| misnamed(&format!("redis_version:7.0.15\r\nredis_mode:{mode}\r\n"), place);
+        assert!(remedy("cluster", &alone).unwrap().contains("redis+cluster://"));
+        assert!(remedy("sentinel", &alone).unwrap().contains("redis+sentinel://"));
+        for (mode, place) in [("standalone", &alone), ("cluster", &cluster), ("standalone", &sentinels)] {
+            assert_eq!(remedy(mode, place), None, "{mode} {place:?}");
+        }
+        assert_eq!(misnamed("redis_version:7.0.15\r\n", &alone), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::dial::{DialError, Wire};
 use super::inspection;
 use super::sentinel::Sentinels;
-use super::url::{Address, RedisTarget};
+use super::url::{Address, Place, RedisTarget};
 
 /// Between attempts, at first and at most: a Redis that is back is used again within this time.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(400));
@@ -224,6 +224,14 @@ impl Destination {
         }
     }
 
+    /// What the server is, as the URL has it.
+    fn place(&self) -> Place {
+        match self {
+            Self::Server(target, _) => target.place.clone(),
+            Self::Primary(sentinels) => sentinels.place(),
+        }
+    }
+
     /// Returns when the server that is connected is not the one to be connected to any more.
     async fn moves_from(&self, address: &Address) {
         match self {
@@ -258,7 +266,7 @@ async fn keep_connected(
             Ok((wire, address)) => {
                 tracing::info!(%address, "connected to Redis");
                 if inspection == Inspection::OfEachServer {
-                    tokio::spawn(inspection::warn_of_settings(wire.clone(), address.clone()));
+                    tokio::spawn(inspection::warn_of_settings(wire.clone(), address.clone(), destination.place()));
                 }
                 let connected = Instant::now();
                 state.send_replace(State::Up { wire, number });

@@ -237,4 +237,22 @@ impl RedisStore {
     pub(in crate::limit) fn believe_it_is_later_by(&self, ms: i64) {
         self.shared.known.believe_it_is_later_by(ms);
     }
+
+    /// As a sidecar of another version does it, whose script has another text.
+    pub(in crate::limit) async fn reserve_as_another_version(
+        &self,
+        request: &ReserveRequest,
+    ) -> Result<Admission, StoreError> {
+        let (script, whole) = (script::RESERVE.of_another_version(), Part::whole(request.holds.len()));
+        let (channel, deadline) = (&self.shared.reserving, self.shared.options.deadline);
+        let call = |known: &Known| Call::reserve(request, &whole, known);
+        self.ask(channel, &script, deadline, call).await.map(Done::admission)
+    }
+
+    pub(in crate::limit) async fn settle_as_another_version(&self, settlement: &Settlement) -> Result<(), StoreError> {
+        let (script, whole) = (script::SETTLE.of_another_version(), Part::whole(settlement.charges.len()));
+        let (channel, deadline) = (&self.shared.settling, self.shared.options.settle_deadline);
+        let call = |known: &Known| Call::settle(settlement, &whole, known);
+        self.ask(channel, &script, deadline, call).await.map(drop)
+    }
 }

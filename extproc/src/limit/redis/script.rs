@@ -35,6 +35,12 @@ impl Script {
         let text = text.into();
         Self { sha1: redis::Script::new(&text).get_hash().to_owned(), text }
     }
+
+    /// One that does the same, and that Redis takes for another.
+    #[cfg(test)]
+    pub(super) fn of_another_version(&self) -> Self {
+        Self::new(format!("{}\n-- Of another version.\n", self.text))
+    }
 }
 
 /// Each part makes functions, whoever calls them: a script has only those that it needs.

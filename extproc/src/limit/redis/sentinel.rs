@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::dial::{DialError, Wire};
-use super::url::{Address, RedisTarget};
+use super::url::{Address, Place, RedisTarget};
 
 /// For one sentinel to answer; another one may know as well.
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -26,6 +26,11 @@ pub(super) struct Sentinels {
 impl Sentinels {
     pub(super) fn new(target: Arc<RedisTarget>, addresses: Vec<Address>, service: String) -> Self {
         Self { target, addresses, service, first: AtomicUsize::new(0) }
+    }
+
+    /// These sentinels and their service.
+    pub(super) fn place(&self) -> Place {
+        self.target.place.clone()
     }
 
     /// A connection to the server that says itself that it is the primary.

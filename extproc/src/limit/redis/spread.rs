@@ -63,13 +63,20 @@ impl RedisStore {
         let answers = join_all(parts.iter().map(|part| self.grow_part(growth, part))).await;
         let grown: Vec<_> = granted(&parts, &answers).cloned().collect();
         let answer = together(&parts, answers, growth.to.holds.len());
-        if !matches!(&answer, Ok(done) if matches!(done.verdict, Verdict::Refused(_))) {
-            return answer;
+        match &answer {
+            Ok(done) if matches!(done.verdict, Verdict::Refused(_)) => {}
+            // A part that was not reached did not grow; the others did.
+            Err(StoreError::Unreachable(reason)) if !grown.is_empty() => {
+                return Err(StoreError::Failed(reason.clone()));
+            }
+            _ => return answer,
         }
         // Where it has grown, it shrinks again. If that fails, it is in doubt.
         let shrink = Growth { from: growth.to.clone(), doubt: None, to: growth.from.clone(), keeper: growth.keeper };
         for shrunk in join_all(grown.iter().map(|part| self.grow_part(&shrink, part))).await {
-            shrunk?;
+            if let Err(error) = shrunk {
+                return Err(StoreError::Failed(error.to_string()));
+            }
         }
         answer
     }

@@ -6,7 +6,7 @@
 
 use ::redis;
 
-use super::redis_server::{PATIENCE, RedisServer};
+use super::redis_server::{PATIENCE, RedisServer, ask, free_port, say, until};
 use super::*;
 
 /// The window of limits under test: the present one lasts until 2035.
@@ -47,6 +47,25 @@ impl Bed {
     pub(super) async fn redis() -> Self {
         let server = RedisServer::start().await;
         Self::Redis { store: connect(&server), server }
+    }
+
+    /// A cluster of one node: each group of counters has calls of its own all the same.
+    pub(super) async fn cluster() -> Self {
+        let server = RedisServer::start_on_port(|_, _| {
+            let bus = free_port();
+            let words = format!("--cluster-enabled yes --cluster-port {bus}");
+            words.split_whitespace().map(str::to_owned).collect()
+        })
+        .await;
+        let mut connection = server.connection().await;
+        say(&mut connection, "CLUSTER ADDSLOTSRANGE 0 16383").await;
+        until(async || {
+            let info = ask(&mut connection, "CLUSTER INFO").await.unwrap();
+            format!("{info:?}").contains("cluster_state:ok")
+        })
+        .await;
+        let url = format!("redis+cluster://127.0.0.1:{}", server.port());
+        Self::Redis { store: connect_to(&url), server }
     }
 
     pub(super) async fn reserve(&self, request: &ReserveRequest) -> Admission {
@@ -163,7 +182,11 @@ impl Bed {
 
 /// A store with deadlines for a busy machine.
 pub(super) fn connect(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url(), RedisOptions { deadline: PATIENCE, settle_deadline: PATIENCE }).unwrap()
+    connect_to(&server.url())
+}
+
+fn connect_to(url: &str) -> RedisStore {
+    RedisStore::connect(url, RedisOptions { deadline: PATIENCE, settle_deadline: PATIENCE }).unwrap()
 }
 
 async fn make_older(server: &RedisServer, by_ms: i64) {

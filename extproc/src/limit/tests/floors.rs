@@ -150,6 +150,7 @@ async fn resetting_what_was_lost_wins_over_what_others_have_seen() {
     assert_eq!(settled(&other, &limit).await, 0);
 }
 
+/// F12.
 #[tokio::test]
 async fn a_sidecar_whose_clock_is_wrong_counts_in_the_same_day_as_all_others() {
     const DAY_MS: i64 = 86_400_000;

@@ -12,6 +12,7 @@ mod redis_server;
 mod sliding;
 mod suite;
 mod topology;
+mod warnings;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};

@@ -136,6 +136,7 @@ async fn a_real_window_ends_and_the_next_one_is_fresh() {
     granted_again(&store, vec![hold(&limit, "caller", 10)]).await;
 }
 
+/// F1.
 #[tokio::test]
 async fn a_redis_that_dies_is_an_error_at_once_and_is_used_again_when_it_is_back() {
     let mut server = RedisServer::start().await;
@@ -154,6 +155,7 @@ async fn a_redis_that_dies_is_an_error_at_once_and_is_used_again_when_it_is_back
     granted_again(&store, vec![hold(&limit, "caller", 40)]).await;
 }
 
+/// F3.
 #[tokio::test]
 async fn a_redis_that_hangs_is_a_timeout_at_the_deadline_and_is_used_again_when_it_goes_on() {
     let server = RedisServer::start().await;
@@ -173,6 +175,7 @@ async fn a_redis_that_hangs_is_a_timeout_at_the_deadline_and_is_used_again_when_
     granted_again(&store, vec![hold(&limit, "caller", 40)]).await;
 }
 
+/// F15.
 #[tokio::test]
 async fn starting_without_redis_is_no_error() {
     let mut server = RedisServer::stopped();
@@ -207,6 +210,7 @@ async fn scripts_that_redis_has_forgotten_are_sent_again() {
     assert_eq!(bed.peek(&hold(&limit, "caller", 0)).await, (60, 0));
 }
 
+/// F7.
 #[tokio::test]
 async fn a_user_who_may_not_load_scripts_and_sees_only_our_keys_is_enough() {
     let server = RedisServer::start().await;
@@ -233,6 +237,7 @@ async fn a_user_who_may_not_load_scripts_and_sees_only_our_keys_is_enough() {
     assert_eq!(bed.peek(&request.holds[0]).await, (0, 20));
 }
 
+/// F8.
 #[tokio::test]
 async fn a_full_redis_refuses_a_reservation_whole_and_still_takes_settlements() {
     let bed = Bed::redis().await;

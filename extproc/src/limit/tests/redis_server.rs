@@ -110,6 +110,14 @@ impl RedisServer {
         try_connect(&self.url()).await.unwrap()
     }
 
+    /// By the default user's password.
+    pub(super) async fn connection_with(&self, password: &str) -> MultiplexedConnection {
+        let address = redis::ConnectionAddr::Unix(self.socket());
+        let login = redis::RedisConnectionInfo::default().set_password(password);
+        let info = redis::IntoConnectionInfo::into_connection_info(address).unwrap().set_redis_settings(login);
+        redis::Client::open(info).unwrap().get_multiplexed_async_connection().await.unwrap()
+    }
+
     fn socket(&self) -> PathBuf {
         self.directory.path().join("redis.sock")
     }

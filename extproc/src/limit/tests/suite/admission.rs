@@ -2,7 +2,7 @@
 
 use super::*;
 
-on_both_stores! {
+on_all_stores! {
     ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not
     a_refused_request_changes_no_state
     a_strict_limit_is_filled_to_the_last_token

@@ -2,7 +2,7 @@
 
 use super::*;
 
-on_both_stores! {
+on_all_stores! {
     a_growth_holds_more_and_a_settlement_gives_all_of_it_back
     a_capped_growth_that_does_not_fit_holds_what_was_held_and_renews_it
     a_growth_of_a_limit_without_a_cap_is_never_refused

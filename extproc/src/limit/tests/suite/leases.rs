@@ -2,7 +2,7 @@
 
 use super::*;
 
-on_both_stores! {
+on_all_stores! {
     settling_twice_charges_once
     a_reservation_that_comes_after_its_settlement_holds_nothing
     settling_after_the_lease_has_ended_only_charges

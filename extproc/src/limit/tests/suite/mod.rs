@@ -1,6 +1,6 @@
 //! What a store must do, proved on each of them.
 
-macro_rules! on_both_stores {
+macro_rules! on_all_stores {
     ($($sentence:ident)*) => {
         mod in_memory {
             $(#[tokio::test]
@@ -13,6 +13,13 @@ macro_rules! on_both_stores {
             async fn $sentence() {
                 super::$sentence(super::Bed::redis().await).await;
             })*
+        }
+        mod in_a_cluster {
+            /// At once: a node takes its time before it serves anybody.
+            #[tokio::test]
+            async fn all_of_it_holds() {
+                tokio::join!($(async { super::$sentence(super::Bed::cluster().await).await }),*);
+            }
         }
     };
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-on_both_stores! {
+on_all_stores! {
     use_counts_in_the_window_of_its_settlement_and_holds_in_every_window
     a_sliding_window_forgets_the_last_bucket_little_by_little
     a_fixed_window_forgets_the_last_bucket_at_once
