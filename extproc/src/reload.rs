@@ -114,6 +114,7 @@ impl Reloader {
                 Ok(reloader) => {
                     self = reloader;
                     world.ledger.forget_denials();
+                    world.fleet.adopt(&world.config.load(), std::time::Instant::now());
                 }
                 Err(panic) => {
                     error!(%panic, "reading the configuration failed; the last one stays in force and is not read again");

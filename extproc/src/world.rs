@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
+use crate::affinity::Fleet;
 use crate::config::Config;
 use crate::config::model::Settings;
 use crate::exchange::Memory;
@@ -27,6 +28,8 @@ pub struct World {
     pub journal: Journal,
     /// Endpoints that failed.
     pub cooldown: Arc<CoolDown>,
+    /// What replicas hold, and how busy they are.
+    pub fleet: Arc<Fleet>,
     /// Metrics.
     pub telemetry: Arc<Telemetry>,
     entropy: AtomicU64,
@@ -44,6 +47,7 @@ impl World {
             experience: Arc::default(),
             journal: Journal::default(),
             cooldown: Arc::default(),
+            fleet: Arc::default(),
             telemetry,
             entropy: AtomicU64::new(seed),
         }
@@ -51,7 +55,11 @@ impl World {
 
     /// What an exchange looks up of others before it.
     pub fn memory(&self) -> Memory {
-        Memory { experience: Arc::clone(&self.experience), cooldown: Arc::clone(&self.cooldown) }
+        Memory {
+            experience: Arc::clone(&self.experience),
+            cooldown: Arc::clone(&self.cooldown),
+            fleet: Arc::clone(&self.fleet),
+        }
     }
 
     /// A fresh number for choices by weight: no secret, only evenly spread.

@@ -89,7 +89,7 @@ impl Chunker {
 }
 
 /// The length of the block at `index`, in bytes.
-const fn block_len(index: usize) -> usize {
+pub(super) const fn block_len(index: usize) -> usize {
     const SMALL_BLOCKS: usize = SMALL_UNTIL / SMALL;
     const MEDIUM_BLOCKS: usize = (MEDIUM_UNTIL - SMALL_UNTIL) / MEDIUM;
     if index < SMALL_BLOCKS {

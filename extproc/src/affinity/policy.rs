@@ -1,18 +1,27 @@
 //! What an operator may say about placement: CacheAffinityPolicy, checked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One CacheAffinityPolicy, or the default where none is attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AffinityPolicy {
     /// `namespace/name`, or `default`.
     pub id: Arc<str>,
     /// How the choice reaches Envoy.
     pub mode: PlacementMode,
+    /// What a choice goes by.
+    pub basis: Basis,
     /// A request header (lower case) whose value, where it is sent, is the affinity key instead of the prompt.
     pub session_header: Option<Arc<str>>,
     /// Whether two tenants with the same prompt share a cache.
     pub tenancy: Tenancy,
+    /// What a choice weighs.
+    pub weights: Weights,
+    /// The most memory that the pool's index takes, in bytes.
+    pub index_bytes: usize,
+    /// Tokens that one replica's cache has room for, where its metrics page does not say.
+    pub cache_tokens: Option<u64>,
     /// Whether clients get `x-attache-decision`.
     pub debug_headers: DebugHeaders,
 }
@@ -22,9 +31,48 @@ impl Default for AffinityPolicy {
         Self {
             id: Arc::from("default"),
             mode: PlacementMode::Endpoint,
+            basis: Basis::Prefix,
             session_header: None,
             tenancy: Tenancy::Shared,
+            weights: Weights::default(),
+            index_bytes: 64 * 1024 * 1024,
+            cache_tokens: None,
             debug_headers: DebugHeaders::Hidden,
+        }
+    }
+}
+
+/// What a choice goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// What the replicas probably have in cache, and how busy they are.
+    Prefix,
+    /// The key alone, whatever anybody holds or has to do: the same replica for the same key, always.
+    KeyOnly,
+}
+
+/// What a choice weighs against each other. The defaults were found on four traces of requests (see README) and need no tuning.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Weights {
+    /// How much a token of this prompt that is not in cache counts, beside one that waits already: computing it takes the
+    /// replica from those who come after, and their caches with it.
+    pub uncached: f64,
+    /// Tokens of prompt that one replica computes in a second.
+    pub prefill_tokens_per_second: f64,
+    /// What it costs to go away from the two replicas that all sidecars would look at first, while they do not tell each other
+    /// what they do.
+    pub far: Duration,
+    /// Costs that are no further apart than this are equal.
+    pub tie: Duration,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            uncached: 3.0,
+            prefill_tokens_per_second: 10_000.0,
+            far: Duration::from_secs(1),
+            tie: Duration::from_millis(100),
         }
     }
 }

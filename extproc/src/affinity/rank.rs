@@ -3,13 +3,13 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The indices of `candidates` (index and endpoint id), the most preferred for `key` first.
-pub fn rank<'a>(key: u64, candidates: impl IntoIterator<Item = (usize, &'a str)>) -> Vec<usize> {
-    let mut ranked: Vec<(u64, &str, usize)> =
-        candidates.into_iter().map(|(index, id)| (xxh3_64_with_seed(id.as_bytes(), key), id, index)).collect();
-    // The id breaks ties, so that the order of the list, which may differ between sidecars, never does.
-    ranked.sort_unstable_by(|one, other| other.cmp(one));
-    ranked.into_iter().map(|(_, _, index)| index).collect()
+/// How much `key` prefers the endpoint: whoever has most is its home. An endpoint of half the weight is the home of half as
+/// many keys as others, and changing its weight moves no key between others.
+pub fn preference(key: u64, id: &str, weight: f64) -> f64 {
+    // The upper 53 bits, as a fraction that is neither 0 nor 1.
+    let hash = xxh3_64_with_seed(id.as_bytes(), key) >> 11;
+    let fraction = (hash as f64 + 0.5) / (1_u64 << 53) as f64;
+    -weight.max(f64::MIN_POSITIVE) / fraction.ln()
 }
 
 #[cfg(test)]
@@ -23,7 +23,15 @@ mod tests {
     }
 
     fn ranked(key: u64, ids: &[String]) -> Vec<usize> {
-        rank(key, ids.iter().map(String::as_str).enumerate())
+        rank(key, ids.iter().map(|id| (id.as_str(), 1.0)).enumerate())
+    }
+
+    /// The indices of `candidates` (index, id and weight), the most preferred for `key` first.
+    fn rank<'a>(key: u64, candidates: impl IntoIterator<Item = (usize, (&'a str, f64))>) -> Vec<usize> {
+        let preferences = candidates.into_iter().map(|(index, (id, weight))| (preference(key, id, weight), index));
+        let mut ranked: Vec<(f64, usize)> = preferences.collect();
+        ranked.sort_unstable_by(|(one, _), (other, _)| other.total_cmp(one));
+        ranked.into_iter().map(|(_, index)| index).collect()
     }
 
     /// Pearson's statistic against an even spread.
@@ -61,12 +69,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_endpoint_has_its_share_by_weight_and_takes_it_from_all_alike() {
+        let ids = ids(4);
+        let home = |key: u64, weights: [f64; 4]| rank(key, ids.iter().map(String::as_str).zip(weights).enumerate())[0];
+        let keys = || (0..10_000_u64).map(|n| xxh3_64_with_seed(&n.to_le_bytes(), 1));
+        let mut counts = [0_u32; 4];
+        for key in keys() {
+            let (slow, full) = (home(key, [1.0, 1.0, 1.0, 0.2]), home(key, [1.0; 4]));
+            counts[slow] += 1;
+            assert!(slow == full || full == 3, "only its own keys move");
+        }
+        // 0.2 of 3.2, and 1 of 3.2 each.
+        assert!(chi_square(&counts[..3]) < 13.8 && (550..700).contains(&counts[3]), "{counts:?}");
+    }
+
     proptest! {
         #[test]
         fn an_endpoint_that_goes_moves_only_its_own_keys(key: u64, count in 2_usize..20, gone in 0_usize..20) {
             let gone = gone % count;
             let all = ids(count);
-            let rest = all.iter().map(String::as_str).enumerate().filter(|(index, _)| *index != gone);
+            let rest = all.iter().map(|id| (id.as_str(), 1.0)).enumerate().filter(|(index, _)| *index != gone);
             let expected: Vec<usize> = ranked(key, &all).into_iter().filter(|index| *index != gone).collect();
             prop_assert_eq!(rank(key, rest), expected);
         }

@@ -71,6 +71,9 @@ impl Exchange {
             && !chunk.is_empty()
         {
             summary.time_to_first_token = Some(now.saturating_duration_since(released));
+            if let Some(ticket) = &mut self.ticket {
+                ticket.first_byte();
+            }
         }
         Ok(self.feed(Bytes::new(), chunk, end, now))
     }
@@ -185,6 +188,9 @@ impl Exchange {
         if let Some(Counted::Reported(usage)) = &counted {
             let key_id = self.key_id();
             self.memory.experience.learn(&plan.served_model, key_id, &plan.lesson(usage));
+            if let Some(ticket) = self.ticket.take() {
+                ticket.finish(usage.input, usage.cached_input, now);
+            }
         }
         let costs = self.costs(&plan, counted.as_ref());
         self.note(|summary| summary.content_events = answer.content_events());

@@ -33,7 +33,7 @@ use attache_proto::splice::Chunk;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
-use crate::affinity::DebugHeaders;
+use crate::affinity::{Answered, DebugHeaders, Ticket};
 use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Decision, Growth, Refused, Reservation, Settlement, StoreError};
 use crate::route;
@@ -60,6 +60,7 @@ pub struct Exchange {
     entropy: u64,
     phase: Phase,
     head: Option<Head>,
+    ticket: Option<Ticket>,
     lease: Option<Lease>,
     growth: Option<Growth>,
     settlement: Option<Settlement>,
@@ -119,6 +120,7 @@ impl Exchange {
             entropy,
             phase: Phase::Headers,
             head: None,
+            ticket: None,
             lease: None,
             growth: None,
             settlement: None,
@@ -365,6 +367,7 @@ impl Exchange {
                 .collect(),
             Profile::Buffered => vec![Reply::RequestBody(mutations, chunks.next().unwrap_or(Body::Unchanged))],
         };
+        self.ticket = plan.pool.dispatch(&plan.placement, now);
         self.phase = Phase::Upstream(Box::new(plan));
         self.released = Some(now);
         let held = now.saturating_duration_since(self.started);
@@ -392,22 +395,27 @@ impl Exchange {
         Action::Answer(Reply::ResponseHeaders(Mutations::default()))
     }
 
-    /// Whether the endpoints that were tried are well. The proxy walks the list in order, so whoever stands before the one
-    /// that served has failed it; where nobody served, all have.
-    fn learn(&self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
+    /// Who served, and whether the endpoints that were tried are well. The proxy walks the list in order, so whoever stands
+    /// before the one that served has failed it; where nobody served, all have.
+    fn learn(&mut self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
         let Some(backend) = self.backend(plan) else { return };
         let tried: Vec<&Endpoint> = plan.order(backend).collect();
         // An address that is not in the list is one that a DNS name stands for.
         let served = upstream.and_then(|address| {
             tried.iter().position(|endpoint| *endpoint.id == *address).or(Some(0)).filter(|_| !tried.is_empty())
         });
-        for (index, endpoint) in tried.into_iter().enumerate() {
+        for (index, endpoint) in tried.iter().enumerate() {
             match served {
                 Some(served) if index == served && status < 500 => self.memory.cooldown.served(&endpoint.cluster),
                 Some(served) if index <= served => self.memory.cooldown.failed(&endpoint.cluster, now),
                 None if status >= 500 => self.memory.cooldown.failed(&endpoint.cluster, now),
                 _ => {}
             }
+        }
+        let served = served.and_then(|served| tried.get(served)).map(|endpoint| Arc::clone(&endpoint.id));
+        let answered = if (200..300).contains(&status) { Answered::Well } else { Answered::Badly };
+        if let Some(ticket) = &mut self.ticket {
+            ticket.answered(answered, served.as_ref(), now);
         }
     }
 
@@ -422,6 +430,7 @@ impl Exchange {
     }
 
     fn end(&mut self, outcome: Outcome, now: Instant) {
+        self.ticket = None;
         let duration = now.saturating_duration_since(self.started);
         self.note(|summary| {
             summary.outcome = outcome;

@@ -11,10 +11,11 @@ use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Head;
 use super::event::{LocalResponse, Mutations, Routing};
-use crate::affinity::{self, AffinityKey, Placement, PlacementMode, PrefixScope, Tenancy};
+use crate::affinity::{Ask, Fleet, Placement, PlacementMode, Pool, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
 use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Hold, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
@@ -29,6 +30,7 @@ pub(super) struct Plan {
     pub(super) model: Arc<str>,
     pub(super) served_model: Arc<str>,
     pub(super) backend: usize,
+    pub(super) pool: Arc<Pool>,
     pub(super) placement: Placement,
     pub(super) splice: Splice,
     pub(super) visibility: UsageVisibility,
@@ -48,6 +50,8 @@ pub struct Memory {
     pub experience: Arc<Experience>,
     /// Endpoints that failed.
     pub cooldown: Arc<CoolDown>,
+    /// What replicas hold, and how busy they are.
+    pub fleet: Arc<Fleet>,
 }
 
 /// Decides.
@@ -79,8 +83,9 @@ pub(super) fn plan(
         return Err(limits_unknown(dialect));
     }
     let served_model = target.model_override.as_ref().unwrap_or(model);
-    let key = affinity_key(&scan, body, head, served_model, backend, entropy);
-    let placement = affinity::place(key, &backend.endpoints, |endpoint| cooldown.admits(&endpoint.cluster, now));
+    let pool = memory.fleet.pool(backend, now);
+    let ask = ask(&scan, body, head, served_model, backend, entropy);
+    let placement = pool.place(&ask, |endpoint| cooldown.admits(&endpoint.cluster, now), now);
 
     let (ask, visibility) = usage_event(head.operation, &scan);
     // The scanner's spans lie within the body it scanned, in order, so this does not fail; if it did, the body would be
@@ -118,6 +123,7 @@ pub(super) fn plan(
         model: Arc::clone(model),
         served_model: Arc::clone(served_model),
         backend: target.backend,
+        pool,
         placement,
         splice,
         visibility,
@@ -131,14 +137,7 @@ pub(super) fn plan(
 }
 
 /// What this request has in common with those whose cache it can use.
-fn affinity_key(
-    scan: &RequestScan,
-    body: &[u8],
-    head: &Head,
-    served_model: &str,
-    backend: &Backend,
-    entropy: u64,
-) -> AffinityKey {
+fn ask(scan: &RequestScan, body: &[u8], head: &Head, served_model: &str, backend: &Backend, entropy: u64) -> Ask {
     let policy = &backend.affinity;
     let session = policy.session_header.as_deref().and_then(|name| head.headers.bytes(name));
     let scope = PrefixScope {
@@ -147,8 +146,8 @@ fn affinity_key(
         tenant: head.caller.as_ref().map(Caller::tenant).filter(|_| policy.tenancy == Tenancy::Isolated),
     };
     // An embedding leaves nothing in a cache that another could use.
-    let prompt = (head.operation != Operation::Embeddings).then(|| scope.chain(&scan.segments, body));
-    AffinityKey::of(session, prompt.as_ref(), entropy)
+    let prompt = (head.operation != Operation::Embeddings).then(|| Arc::new(scope.chain(&scan.segments, body)));
+    Ask { scope: 0, prompt, session: session.filter(|session| !session.is_empty()).map(xxh3_64), entropy }
 }
 
 fn estimate_input(scan: &RequestScan, operation: Operation) -> EstimateInput {
@@ -385,6 +384,6 @@ impl Plan {
             PlacementMode::Endpoint => usize::MAX,
             PlacementMode::Cluster => 1,
         };
-        self.placement.order.iter().take(most).filter_map(|&index| backend.endpoints.get(index))
+        self.placement.order.iter().take(most).map(|endpoint| &**endpoint)
     }
 }

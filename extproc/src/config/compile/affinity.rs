@@ -138,6 +138,7 @@ fn policy_of(name: &ObjectName, spec: &CacheAffinityPolicy, mode: PlacementMode)
         session_header: spec.session_header.as_ref().map(|HeaderName(name)| Arc::clone(name)),
         tenancy: spec.tenancy,
         debug_headers: spec.debug_headers,
+        ..AffinityPolicy::default()
     }
 }
 

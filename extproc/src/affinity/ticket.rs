@@ -1,0 +1,106 @@
+//! A request that is under way at an endpoint: it weighs on its load until it ends, whichever way, and teaches the pool what
+//! came of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::load::Part;
+use super::pool::{Ask, Placement, Pool, Sent};
+
+/// What is expected of caches, in bytes of the prompt's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Predicted {
+    /// The whole prompt.
+    pub bytes: u64,
+    /// The most that any endpoint holds.
+    pub available: u64,
+    /// What the chosen one holds.
+    pub chosen: u64,
+}
+
+/// A request under way. Dropping it gives back what it weighs; if nobody had answered by then, the endpoint is not believed to
+/// hold its prompt.
+#[derive(Debug)]
+pub struct Ticket {
+    pool: Arc<Pool>,
+    /// Who has it: the choice, until another one answers.
+    endpoint: Arc<str>,
+    predicted: Predicted,
+    part: Option<Part>,
+    unanswered: Option<Unanswered>,
+}
+
+#[derive(Debug)]
+struct Unanswered {
+    ask: Ask,
+    first_new: usize,
+}
+
+/// How an endpoint answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// With success: its cache has the prompt.
+    Well,
+    /// With an error.
+    Badly,
+}
+
+impl Ticket {
+    pub(super) fn new(pool: Arc<Pool>, placement: &Placement, sent: Sent) -> Self {
+        let Sent { part, first_new } = sent;
+        let endpoint = placement.order.first().map(|endpoint| Arc::clone(&endpoint.id)).unwrap_or_default();
+        let unanswered = Some(Unanswered { ask: placement.ask().clone(), first_new });
+        Self { pool, endpoint, predicted: placement.predicted, part: Some(part), unanswered }
+    }
+
+    /// The response's headers came, from `served` where that is known.
+    pub fn answered(&mut self, answered: Answered, served: Option<&Arc<str>>, now: Instant) {
+        let Some(Unanswered { ask, first_new }) = self.unanswered.take() else { return };
+        let served_elsewhere = served.filter(|served| **served != self.endpoint);
+        if answered == Answered::Badly || served_elsewhere.is_some() {
+            self.pool.undo(&self.endpoint, &ask, first_new);
+        }
+        if let Some(served) = served_elsewhere {
+            // Nothing was predicted of this one.
+            self.predicted.chosen = 0;
+            self.give_back();
+            self.endpoint = Arc::clone(served);
+            if answered == Answered::Well {
+                self.pool.served(&self.endpoint, &ask, now);
+            }
+        }
+    }
+
+    /// The first byte of the answer's body came: the prompt is computed. Not before: servers send the headers of a stream
+    /// before they begin.
+    pub fn first_byte(&mut self) {
+        if let Some(part) = &mut self.part {
+            self.pool.computed(&self.endpoint, part);
+        }
+    }
+
+    /// The answer is complete and said how many tokens its prompt had, and how many of them came from a cache.
+    pub fn finish(self, prompt_tokens: u64, cached: u64, now: Instant) {
+        self.pool.learn(&self.endpoint, &self.predicted, prompt_tokens, cached, now);
+    }
+
+    /// What was expected.
+    pub fn predicted(&self) -> Predicted {
+        self.predicted
+    }
+
+    fn give_back(&mut self) {
+        if let Some(part) = self.part.take() {
+            self.pool.ended(&self.endpoint, part);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.give_back();
+        if let Some(Unanswered { ask, first_new }) = self.unanswered.take() {
+            self.pool.undo(&self.endpoint, &ask, first_new);
+        }
+    }
+}
