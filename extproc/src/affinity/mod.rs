@@ -18,6 +18,8 @@ pub mod policy;
 mod pool;
 pub mod prefix;
 pub mod rank;
+#[cfg(test)]
+mod tests;
 mod ticket;
 
 pub use blocks::PrefixChain;
