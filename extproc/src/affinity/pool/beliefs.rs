@@ -1,0 +1,238 @@
+//! What endpoints are believed to hold: a prompt's way through the index, and what the index learns of a prompt that was sent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Ask, State};
+use crate::affinity::blocks::block_len;
+use crate::affinity::index::{Slots, WasHot};
+use crate::affinity::member::Member;
+use crate::affinity::news::News;
+use crate::affinity::policy::Basis;
+
+/// The most leading blocks that can be hot.
+const HOT_BLOCKS: usize = 64;
+/// A block is hot when it is in more than this part of what one endpoint gets of the requests, and is no longer below the other.
+const HOT_ABOVE: f64 = 0.5;
+const COLD_BELOW: f64 = 0.25;
+/// So many requests must have carried a block of late before it can be hot: where there are fewer, one endpoint can serve them
+/// all, and one conversation is all there is.
+const HOT_REQUESTS: f64 = 32.0;
+/// A block that peers heard of is told again only when it has not been used for so long, in seconds.
+const RETELL_AFTER: u32 = 5;
+
+/// A prompt's way through the index.
+pub(super) struct Walk {
+    /// For each member, how many bytes of the prompt's beginning it holds.
+    pub(super) matched: Vec<u64>,
+    pub(super) hot_bytes: u64,
+    /// The first block that is not hot.
+    pub(super) key: Option<u64>,
+}
+
+/// Whether an endpoint held a block already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    New,
+    LongAgo,
+    Recently,
+}
+
+impl State {
+    /// Follows the prompt through the index as far as anybody holds it.
+    pub(super) fn walk(&self, ask: &Ask) -> Walk {
+        let mut walk = Walk { matched: vec![0; self.members.len()], hot_bytes: 0, key: None };
+        let Some(prompt) = ask.prompt.as_ref().filter(|_| self.policy.basis == Basis::Prefix) else {
+            walk.key = ask.prompt.as_ref().and_then(|prompt| prompt.blocks.first()).map(|hash| hash ^ ask.scope);
+            return walk;
+        };
+        let latest_horizon = self.members.iter().map(|member| member.horizon).max().unwrap_or(0);
+        let mut holders = Slots::NONE;
+        self.members.iter().filter_map(|member| member.slot).for_each(|slot| holders.insert(slot));
+        let mut bytes = 0;
+        let mut is_hot = true;
+        for (depth, hash) in prompt.blocks.iter().enumerate() {
+            let key = hash ^ ask.scope;
+            let place = self.index.find(key);
+            is_hot &= depth < HOT_BLOCKS && place.is_some_and(|place| self.index.is_hot(place));
+            if is_hot {
+                walk.hot_bytes += block_len(depth) as u64;
+            } else if walk.key.is_none() {
+                walk.key = Some(key);
+            }
+            let Some(place) = place else { break };
+            let mut still = self.index.holders(place).and(&holders);
+            let last_used = self.index.last_used(place);
+            if last_used < latest_horizon {
+                still = self.without_forgotten(&still, last_used);
+            }
+            for slot in holders.without(&still).iter() {
+                self.note_matched(&mut walk, slot, bytes);
+            }
+            holders = still;
+            if holders.is_empty() && !is_hot {
+                break;
+            }
+            bytes += block_len(depth) as u64;
+        }
+        for slot in holders.iter() {
+            self.note_matched(&mut walk, slot, bytes);
+        }
+        walk
+    }
+
+    fn note_matched(&self, walk: &mut Walk, slot: usize, bytes: u64) {
+        let member = self.slots.get(slot).copied().flatten();
+        if let Some(matched) = member.and_then(|member| walk.matched.get_mut(member)) {
+            *matched = bytes;
+        }
+    }
+
+    /// Those of the holders that did not lose what was last used then.
+    fn without_forgotten(&self, holders: &Slots, last_used: u32) -> Slots {
+        let mut still = Slots::NONE;
+        for slot in holders.iter() {
+            let member = self.slots.get(slot).copied().flatten().and_then(|at| self.members.get(at));
+            if member.is_some_and(|member| member.horizon <= last_used) {
+                still.insert(slot);
+            }
+        }
+        still
+    }
+
+    /// The member holds the prompt from now on. Tells the first block that it did not hold before.
+    pub(super) fn hold(&mut self, at: usize, ask: &Ask, now: Instant) -> usize {
+        let Some(prompt) = ask.prompt.clone().filter(|_| self.policy.basis == Basis::Prefix) else { return 0 };
+        let Some((slot, endpoint)) =
+            self.members.get(at).and_then(|member| Some((member.slot?, Arc::clone(&member.endpoint.id))))
+        else {
+            return 0;
+        };
+        let now = self.seconds(now);
+        let mut first_new = prompt.blocks.len();
+        let mut news = None;
+        for (depth, hash) in prompt.blocks.iter().enumerate() {
+            let held = self.hold_block(slot, hash ^ ask.scope, depth, now);
+            if depth < HOT_BLOCKS {
+                self.warm(hash ^ ask.scope, now);
+            }
+            if held == Held::New {
+                first_new = first_new.min(depth);
+            }
+            if held != Held::Recently && news.is_none() {
+                news = Some(depth);
+            }
+        }
+        if let (Some(newsroom), Some(depth)) = (&mut self.newsroom, news) {
+            let keys = prompt.blocks.iter().skip(depth).map(|hash| hash ^ ask.scope).collect();
+            newsroom.add(News { endpoint, depth, keys });
+        }
+        if let Some(capacity) = self.capacity_bytes(at)
+            && let Some(member) = self.members.get_mut(at)
+        {
+            member.keep_within(capacity);
+        }
+        first_new
+    }
+
+    fn hold_block(&mut self, slot: usize, key: u64, depth: usize, now: u32) -> Held {
+        let bytes = block_len(depth) as u64;
+        let Some(place) = self.index.find(key) else {
+            let (place, evicted) = self.index.insert(key, depth, now);
+            if let Some(evicted) = evicted {
+                self.uncount(&evicted.holders, block_len(evicted.depth) as u64, evicted.last_used);
+            }
+            if let Some(place) = place {
+                let mut holders = Slots::NONE;
+                holders.insert(slot);
+                self.index.set_holders(place, &holders);
+                self.count(&holders, bytes, now);
+            }
+            return Held::New;
+        };
+        let last_used = self.index.last_used(place);
+        let before = self.index.holders(place);
+        let mut holders = self.without_forgotten(&before, last_used);
+        let age = now.saturating_sub(last_used);
+        // Of what many hold it matters less when exactly it was used, and noting it costs more.
+        if age > (holders.iter().count() / 16) as u32 {
+            self.uncount(&holders, bytes, last_used);
+            self.count(&holders, bytes, now);
+            self.index.touch(place, now);
+        }
+        let held = match (holders.contains(slot), age > RETELL_AFTER) {
+            (false, _) => Held::New,
+            (true, true) => Held::LongAgo,
+            (true, false) => Held::Recently,
+        };
+        if held == Held::New {
+            let mut one = Slots::NONE;
+            one.insert(slot);
+            self.count(&one, bytes, self.index.last_used(place));
+            holders.insert(slot);
+        }
+        if holders != before {
+            self.index.set_holders(place, &holders);
+        }
+        held
+    }
+
+    fn warm(&mut self, key: u64, now: u32) {
+        let share_of_one = 1.0 / self.members.len().max(1) as f64;
+        let requests = self.requests.max(1.0);
+        let is_alone = self.members.len() < 2;
+        let judge = |heat: f64, was: WasHot| {
+            let bound = match was {
+                WasHot::Yes => COLD_BELOW,
+                WasHot::No => HOT_ABOVE,
+            };
+            !is_alone && heat >= HOT_REQUESTS * bound / HOT_ABOVE && heat / requests > bound * share_of_one
+        };
+        if let Some(place) = self.index.find(key) {
+            self.index.warm(place, self.epoch, now, judge);
+        }
+    }
+
+    pub(super) fn undo(&mut self, endpoint: &str, ask: &Ask, first_new: usize) {
+        let Some(prompt) = &ask.prompt else { return };
+        let Some(slot) = self.position(endpoint).and_then(|at| self.members.get(at)?.slot) else { return };
+        for (depth, hash) in prompt.blocks.iter().enumerate().skip(first_new) {
+            let Some(place) = self.index.find(hash ^ ask.scope) else { continue };
+            let before = self.index.holders(place);
+            let mut one = Slots::NONE;
+            one.insert(slot);
+            let one = one.and(&before);
+            self.uncount(&one, block_len(depth) as u64, self.index.last_used(place));
+            self.index.set_holders(place, &before.without(&one));
+        }
+    }
+
+    pub(super) fn hear_news(&mut self, news: &News, age: Duration, now: Instant) {
+        let Some(slot) = self.position(&news.endpoint).and_then(|at| self.members.get(at)?.slot) else { return };
+        let then = self.seconds(now).saturating_sub(u32::try_from(age.as_secs()).unwrap_or(u32::MAX));
+        for (depth, key) in news.keys.iter().enumerate() {
+            self.hold_block(slot, *key, news.depth.saturating_add(depth), then);
+        }
+    }
+
+    fn count(&mut self, holders: &Slots, bytes: u64, at: u32) {
+        for slot in holders.iter() {
+            if let Some(member) = self.in_slot(slot) {
+                member.ages.add(bytes, at);
+            }
+        }
+    }
+
+    fn uncount(&mut self, holders: &Slots, bytes: u64, at: u32) {
+        for slot in holders.iter() {
+            if let Some(member) = self.in_slot(slot).filter(|member| member.horizon <= at) {
+                member.ages.remove(bytes, at);
+            }
+        }
+    }
+
+    fn in_slot(&mut self, slot: usize) -> Option<&mut Member> {
+        let at = self.slots.get(slot).copied().flatten()?;
+        self.members.get_mut(at)
+    }
+}

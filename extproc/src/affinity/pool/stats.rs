@@ -1,0 +1,78 @@
+//! Figures of a pool.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::State;
+use crate::affinity::load::{OwnLoad, Scrape};
+use crate::affinity::news::Newsroom;
+
+/// Figures of a pool.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PoolStats {
+    /// Blocks that the index knows.
+    pub index_blocks: usize,
+    /// What it takes, in bytes.
+    pub index_bytes: usize,
+    /// What it may take, in bytes.
+    pub index_budget_bytes: usize,
+    /// Blocks that had to go for others.
+    pub index_evictions: u64,
+    /// Tokens of prompts that some endpoint probably held.
+    pub available_tokens: u64,
+    /// Tokens of prompts that the chosen endpoint probably held.
+    pub predicted_tokens: u64,
+    /// Tokens of prompts that came from a cache, as answers said.
+    pub delivered_tokens: u64,
+    /// News that peers were not told, as they were too many.
+    pub dropped_news: u64,
+    /// Engines that had begun anew, as their answers showed.
+    pub restarts: u64,
+    /// Of each endpoint.
+    pub endpoints: Vec<EndpointStats>,
+}
+
+/// Figures of one endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointStats {
+    /// Its id.
+    pub endpoint: Arc<str>,
+    /// What this sidecar has under way there.
+    pub own: OwnLoad,
+    /// Its metrics page, if that is not stale.
+    pub page: Option<Scrape>,
+    /// How far predictions are believed.
+    pub trust: f64,
+    /// Its weight among others; below 1 while it starts slowly.
+    pub weight: f64,
+    /// Bytes of prompts that it is believed to hold.
+    pub held_bytes: u64,
+    /// Prompt tokens of all requests that this sidecar sent there.
+    pub routed_tokens: u64,
+}
+
+impl State {
+    pub(super) fn stats(&self, now: Instant) -> PoolStats {
+        let endpoints = self.members.iter().map(|member| EndpointStats {
+            endpoint: Arc::clone(&member.endpoint.id),
+            own: member.load.own(),
+            page: member.load.page(now),
+            trust: member.trust,
+            weight: member.weight(now),
+            held_bytes: member.ages.bytes(),
+            routed_tokens: member.routed_tokens,
+        });
+        PoolStats {
+            index_blocks: self.index.len(),
+            index_bytes: self.index.bytes(),
+            index_budget_bytes: self.policy.index_bytes,
+            index_evictions: self.index.evictions(),
+            available_tokens: self.totals.available as u64,
+            predicted_tokens: self.totals.predicted as u64,
+            delivered_tokens: self.totals.delivered as u64,
+            dropped_news: self.newsroom.as_ref().map_or(0, Newsroom::dropped),
+            restarts: self.totals.restarts,
+            endpoints: endpoints.collect(),
+        }
+    }
+}
