@@ -1,6 +1,6 @@
 //! The gate as a proxy-wasm filter: glue, and nothing else. It reads the request's headers, asks [`attache_gate`], and
-//! answers or lets pass. Of responses it reads one header, by which the sidecar says that a key has nothing left; it never
-//! looks at bodies.
+//! answers or lets pass. Of responses it reads one header, by which the sidecar says that a key has nothing left. It never
+//! looks at bodies; that of a refused request it throws away, and answers at its end.
 //!
 //! It must not be able to panic, because a panic ends the whole Wasm VM of an Envoy worker. So it takes header values as
 //! bytes (the SDK's `String` calls unwrap UTF-8; names are safe, as Envoy's codecs admit only RFC 9110 tokens), and it
@@ -10,17 +10,18 @@
 
 use std::array;
 use std::cell::RefCell;
+use std::mem;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use attache_gate::{
-    Caller, ConfigError, Exhausted, ExhaustedKeys, Gate, GateConfig, LimitRefusal, Passed, Reason, Refusal,
+    BodyWait, Caller, ConfigError, Exhausted, ExhaustedKeys, Gate, GateConfig, LimitRefusal, Passed, Reason, Refusal,
     RequestHead, Verdict,
 };
 use attache_proto::{ApiError, Dialect, ErrorKind, headers};
 use proxy_wasm::hostcalls;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
-use proxy_wasm::types::{Action, Bytes, ContextType, LogLevel, MapType, MetricType};
+use proxy_wasm::types::{Action, BufferType, Bytes, ContextType, LogLevel, MapType, MetricType};
 
 proxy_wasm::main! {{
     // Besides the level, this sets the hook that logs a panic's message: without it Envoy says only "unreachable".
@@ -45,7 +46,7 @@ impl RootContext for Plugin {
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Exchange { filter: Rc::clone(&self.filter), caller: None }))
+        Some(Box::new(Exchange { filter: Rc::clone(&self.filter), state: State::Open }))
     }
 
     fn get_type(&self) -> Option<ContextType> {
@@ -95,24 +96,74 @@ fn log_unusable(error: &ConfigError) {
 /// One request.
 struct Exchange {
     filter: Rc<Filter>,
-    /// Whose it is, once it has passed.
-    caller: Option<Caller>,
+    state: State,
+}
+
+/// What is decided of a request.
+enum State {
+    /// Nothing yet.
+    Open,
+    /// It goes on; whose it is, where keys are demanded.
+    Passed(Option<Caller>),
+    /// It is refused, and told so when its body has come in.
+    Refused(Answer, BodyWait),
+    /// It is refused, and was told so.
+    Answered,
+}
+
+/// An answer in the upstream's place.
+enum Answer {
+    Gate(Refusal),
+    Exhausted(LimitRefusal),
 }
 
 impl Context for Exchange {}
 
 impl HttpContext for Exchange {
-    fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+    fn on_http_request_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
+        let filter = Rc::clone(&self.filter);
         let headers = self.get_http_request_headers_bytes();
         let head = RequestHead::read(headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
-        let Some(gate) = &self.filter.gate else { return self.refuse_unconfigured(&headers) };
-        match gate.check(&head) {
-            Verdict::Pass(passed) => match self.filter.refusal(&passed) {
-                Some(refusal) => self.refuse_exhausted(&refusal),
-                None => self.pass(passed, &head),
+        let Some(gate) = &filter.gate else { return self.refuse_unconfigured(&headers) };
+        let answer = match gate.check(&head) {
+            Verdict::Pass(passed) => match filter.refusal(&passed) {
+                Some(refusal) => Answer::Exhausted(refusal),
+                None => return self.pass(passed, &head),
             },
-            Verdict::Refuse(refusal) => self.refuse(&refusal),
+            Verdict::Refuse(refusal) => Answer::Gate(refusal),
+        };
+        self.count(|counters| answer.counter(counters));
+        match gate.body_wait(&head, filter.now()) {
+            Some(wait) if !end_of_stream => {
+                self.state = State::Refused(answer, wait);
+                Action::Pause
+            }
+            _ => self.answer(&answer),
         }
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
+        match &self.state {
+            State::Open | State::Passed(_) => return Action::Continue,
+            State::Refused(_, wait) if !end_of_stream && !wait.is_over(self.filter.now()) => {
+                // A pause has Envoy keep what there is of the body, so none of it may be left.
+                if size > 0 {
+                    let _ = hostcalls::set_buffer(BufferType::HttpRequestBody, 0, size, &[]);
+                }
+            }
+            State::Refused(..) => self.answer_refused(),
+            State::Answered => {}
+        }
+        Action::Pause
+    }
+
+    fn on_http_request_trailers(&mut self, _count: usize) -> Action {
+        match &self.state {
+            State::Open | State::Passed(_) => return Action::Continue,
+            State::Refused(..) => self.answer_refused(),
+            State::Answered => {}
+        }
+        Action::Pause
     }
 
     fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
@@ -121,8 +172,8 @@ impl HttpContext for Exchange {
             return Action::Continue;
         };
         let _ = hostcalls::remove_map_value(MapType::HttpResponseHeaders, headers::EXHAUSTED);
-        if let (Some(caller), Some(exhausted), true) =
-            (&self.caller, Exhausted::from_header(&value), is_refusal_of_the_sidecar())
+        if let (State::Passed(Some(caller)), Some(exhausted), true) =
+            (&self.state, Exhausted::from_header(&value), is_refusal_of_the_sidecar())
         {
             self.filter.learn(caller, exhausted);
         }
@@ -154,23 +205,12 @@ impl Exchange {
         for (name, value) in written.into_iter().flatten() {
             self.set_http_request_header(name, Some(value));
         }
-        self.caller = passed.caller;
+        self.state = State::Passed(passed.caller);
         self.count(|counters| counters.passed);
         Action::Continue
     }
 
-    fn refuse(&self, refusal: &Refusal) -> Action {
-        self.count(|counters| counters.refused.get(refusal.reason.index()).copied().flatten());
-        let headers = refusal.headers().collect();
-        self.answer(refusal.status(), headers, &refusal.body())
-    }
-
-    fn refuse_exhausted(&self, refusal: &LimitRefusal) -> Action {
-        self.count(|counters| counters.exhausted);
-        self.answer(refusal.status(), refusal.headers().collect(), &refusal.body())
-    }
-
-    fn refuse_unconfigured(&self, headers: &[(String, Bytes)]) -> Action {
+    fn refuse_unconfigured(&mut self, headers: &[(String, Bytes)]) -> Action {
         self.count(|counters| counters.unconfigured);
         let path = headers.iter().find(|(name, _)| name == ":path");
         let path = path.and_then(|(_, path)| str::from_utf8(path).ok()).unwrap_or_default();
@@ -178,15 +218,29 @@ impl Exchange {
             ErrorKind::Unavailable,
             "the gateway's filter has no usable configuration; its operator finds the reason in Envoy's log",
         );
-        self.answer(
+        self.send(
             error.status(),
             vec![("content-type", "application/json"), ("retry-after", RETRY_AFTER_SECONDS)],
             &error.body(Dialect::of_path(path, "")),
         )
     }
 
+    fn answer_refused(&mut self) {
+        if let State::Refused(answer, _) = mem::replace(&mut self.state, State::Answered) {
+            self.answer(&answer);
+        }
+    }
+
+    fn answer(&mut self, answer: &Answer) -> Action {
+        match answer {
+            Answer::Gate(refusal) => self.send(refusal.status(), refusal.headers().collect(), &refusal.body()),
+            Answer::Exhausted(refusal) => self.send(refusal.status(), refusal.headers().collect(), &refusal.body()),
+        }
+    }
+
     /// Answers in the upstream's place.
-    fn answer(&self, status: u16, headers: Vec<(&str, &str)>, body: &str) -> Action {
+    fn send(&mut self, status: u16, headers: Vec<(&str, &str)>, body: &str) -> Action {
+        self.state = State::Answered;
         self.send_http_response(u32::from(status), headers, Some(body.as_bytes()));
         Action::Pause
     }
@@ -195,6 +249,15 @@ impl Exchange {
         if let Some(id) = self.filter.counters.as_ref().and_then(counter) {
             // A count that is lost is no reason to lose the request.
             let _ = hostcalls::increment_metric(id, 1);
+        }
+    }
+}
+
+impl Answer {
+    fn counter(&self, counters: &Counters) -> Option<u32> {
+        match self {
+            Self::Gate(refusal) => counters.refused.get(refusal.reason.index()).copied().flatten(),
+            Self::Exhausted(_) => counters.exhausted,
         }
     }
 }

@@ -32,6 +32,28 @@ pub struct GateConfig {
     /// For each model name, the routes that serve it.
     #[serde(default)]
     pub models: BTreeMap<String, Vec<String>>,
+    /// When the filter answers what it refuses; nothing that the sidecar looks at.
+    #[serde(default, skip_serializing_if = "AnswerTime::is_at_once")]
+    pub answers: AnswerTime,
+}
+
+/// When the filter answers a request that it refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerTime {
+    /// As soon as it has the headers. Envoy then closes an HTTP/1.1 connection whose request has a body, since it has not read it.
+    #[default]
+    AtOnce,
+    /// When the body has come in, if it is a small one ([`crate::BodyWait`]), so that the connection can be used again. Only
+    /// where the plugin's `allow_on_headers_stop_iteration` is true: otherwise Envoy gives the filter no body to wait for, and
+    /// such a request has no answer before a timeout.
+    AfterBody,
+}
+
+impl AnswerTime {
+    fn is_at_once(&self) -> bool {
+        *self == Self::AtOnce
+    }
 }
 
 /// Who may come in.
@@ -88,7 +110,7 @@ impl GateConfig {
     /// The default of [`GateConfig::max_body_bytes`], 16 MiB.
     pub const DEFAULT_MAX_BODY_BYTES: u64 = 16 * 1024 * 1024;
 
-    /// A configuration with the default bounds, no prefix and no models.
+    /// A configuration with the default bounds, no prefix and no models, whose refusals are answered at once.
     pub fn new(access: Access) -> Self {
         Self {
             version: CONFIG_VERSION,
@@ -97,6 +119,7 @@ impl GateConfig {
             max_body_bytes: Self::DEFAULT_MAX_BODY_BYTES,
             access,
             models: BTreeMap::new(),
+            answers: AnswerTime::AtOnce,
         }
     }
 

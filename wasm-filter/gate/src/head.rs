@@ -15,6 +15,7 @@ pub struct RequestHead<'h> {
     method: Field<'h>,
     path: Field<'h>,
     content_length: Field<'h>,
+    expects: bool,
     model: Field<'h>,
     credential: Credential<'h>,
     size_bytes: u64,
@@ -29,6 +30,7 @@ impl<'h> RequestHead<'h> {
             method: Field::Absent,
             path: Field::Absent,
             content_length: Field::Absent,
+            expects: false,
             model: Field::Absent,
             credential: Credential::None,
             size_bytes: 0,
@@ -53,6 +55,8 @@ impl<'h> RequestHead<'h> {
             self.path.add(value);
         } else if is("content-length") {
             self.content_length.add(value);
+        } else if is("expect") {
+            self.expects = true;
         } else if is(authorization) {
             elements(value).for_each(|element| self.take_authorization(element));
         } else if key_headers.into_iter().any(is) {
@@ -93,8 +97,18 @@ impl<'h> RequestHead<'h> {
         self.path.text().unwrap_or_default()
     }
 
-    pub(crate) fn content_length(&self) -> Field<'h> {
-        self.content_length
+    pub(crate) fn content_length(&self) -> ContentLength {
+        match self.content_length {
+            Field::Absent => ContentLength::Absent,
+            Field::Repeated => ContentLength::Repeated,
+            Field::Once(value) => decimal(value).map_or(ContentLength::Invalid, ContentLength::Bytes),
+        }
+    }
+
+    /// Whether the client waits for a word of ours before it sends its body (RFC 9110, section 10.1.1: `100-continue` is all
+    /// that there is to expect).
+    pub(crate) fn expects(&self) -> bool {
+        self.expects
     }
 
     /// The model that the client says it will ask for, if it says so once.
@@ -119,9 +133,32 @@ impl<'h> RequestHead<'h> {
 
 const BEARER: &str = "bearer";
 
+/// What a request says of its body's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContentLength {
+    /// Nothing: it is chunked, or HTTP/2 without the header, or there is none.
+    Absent,
+    /// So much; more than can be counted is [`u64::MAX`].
+    Bytes(u64),
+    /// What is no number.
+    Invalid,
+    /// Several things.
+    Repeated,
+}
+
+/// RFC 9110, section 8.6: 1*DIGIT. [`str::parse`] would take a sign as well.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |sum, digit| {
+        digit.is_ascii_digit().then(|| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+    })
+}
+
 /// A header that must not come twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Field<'h> {
+enum Field<'h> {
     Absent,
     Once(&'h [u8]),
     Repeated,

@@ -4,6 +4,7 @@
 //! Pure logic, no I/O. It assumes nothing about the bytes it is given and does not panic on any of them. Whatever is
 //! not understood is refused: the gate fails closed.
 
+mod body_wait;
 mod config;
 mod digest;
 mod exhausted;
@@ -17,14 +18,15 @@ use std::sync::Arc;
 use attache_proto::operation::PathError;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 
-pub use config::{Access, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority};
+pub use body_wait::BodyWait;
+pub use config::{Access, AnswerTime, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority};
 pub use digest::{InvalidDigest, KeyDigest};
 pub use exhausted::{Exhausted, ExhaustedKeys, LONGEST_REFUSAL, LimitRefusal, Wanting, with_wait};
 pub use head::{CREDENTIAL_HEADERS, RequestHead};
 pub use verdict::{Caller, Passed, Reason, Refusal, Verdict};
 pub use wait::{HeaderValue, spoken, whole_milliseconds, whole_seconds};
 
-use head::Credential;
+use head::{ContentLength, Credential};
 
 /// The checks, ready to run. Made once from a [`GateConfig`], then shared.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub struct Gate {
     path_prefix: String,
     max_header_bytes: u64,
     max_body_bytes: u64,
+    answers: AnswerTime,
     door: Door,
     routes_by_model: HashMap<String, Vec<String>>,
 }
@@ -74,6 +77,7 @@ impl Gate {
             path_prefix: config.path_prefix,
             max_header_bytes: config.max_header_bytes,
             max_body_bytes: config.max_body_bytes,
+            answers: config.answers,
             door,
             routes_by_model: config.models.into_iter().collect(),
         })
@@ -152,30 +156,20 @@ impl Gate {
     fn judge_content_length(&self, head: &RequestHead<'_>) -> Result<(), (Reason, ApiError)> {
         let invalid =
             |message: &str| Err((Reason::InvalidContentLength, ApiError::new(ErrorKind::InvalidRequest, message)));
-        let value = match head.content_length() {
-            // Chunked, or HTTP/2 without the header: whoever reads the body counts it.
-            head::Field::Absent => return Ok(()),
-            head::Field::Once(value) => value,
-            head::Field::Repeated => {
-                return invalid("the request has more than one content-length; send one");
-            }
-        };
-        // RFC 9110, section 8.6: 1*DIGIT. `str::parse` would take a sign as well.
-        if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-            return invalid("the content-length must be one decimal number");
+        match head.content_length() {
+            // Whoever reads the body counts it.
+            ContentLength::Absent => Ok(()),
+            ContentLength::Bytes(bytes) if bytes <= self.max_body_bytes => Ok(()),
+            ContentLength::Bytes(_) => Err((
+                Reason::BodyTooLarge,
+                ApiError::new(
+                    ErrorKind::RequestTooLarge,
+                    format!("the request body is too large; at most {} bytes are accepted", self.max_body_bytes),
+                ),
+            )),
+            ContentLength::Invalid => invalid("the content-length must be one decimal number"),
+            ContentLength::Repeated => invalid("the request has more than one content-length; send one"),
         }
-        let declared =
-            value.iter().try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
-        if declared.is_some_and(|bytes| bytes <= self.max_body_bytes) {
-            return Ok(());
-        }
-        Err((
-            Reason::BodyTooLarge,
-            ApiError::new(
-                ErrorKind::RequestTooLarge,
-                format!("the request body is too large; at most {} bytes are accepted", self.max_body_bytes),
-            ),
-        ))
     }
 
     fn judge_key(&self, head: &RequestHead<'_>) -> Result<Option<Caller>, (Reason, ApiError)> {
