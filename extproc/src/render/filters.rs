@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use attache_gate::{AnswerTime, GateConfig};
 use attache_proto::headers::COST_METADATA_NAMESPACE;
 use serde_json::{Value, json};
 
@@ -24,6 +25,8 @@ pub(super) fn http_filters(config: &Config, options: &StaticOptions) -> Result<V
 }
 
 fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
+    // Of one piece with `allow_on_headers_stop_iteration` below.
+    let gate_config = GateConfig { answers: AnswerTime::AfterBody, ..config.gate_config.clone() };
     Ok(json!({
         "# Refuses by the headers alone, in microseconds. The sidecar checks everything again.": null,
         "name": "envoy.filters.http.wasm",
@@ -33,6 +36,8 @@ fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
                 "name": "attache",
                 "# A filter that failed starts anew with the next request.": null,
                 "failure_policy": "FAIL_RELOAD",
+                "# What it refuses, it answers when the body has come in: an HTTP/1.1 connection outlives that.": null,
+                "allow_on_headers_stop_iteration": true,
                 "vm_config": {
                     "runtime": "envoy.wasm.runtime.v8",
                     "code": {"local": {"filename": address::path_text(file)?}},
@@ -41,7 +46,7 @@ fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
                     it does not know.": null,
                 "configuration": {
                     "@type": "type.googleapis.com/google.protobuf.StringValue",
-                    "value": serde_json::to_string(&config.gate_config)?,
+                    "value": serde_json::to_string(&gate_config)?,
                 },
             },
         },

@@ -56,14 +56,14 @@ fn max_request_headers_kb(config: &Config) -> u64 {
 }
 
 /// Long enough that a client gives up first (OpenAI's SDKs wait 600 s), and never below a timeout that a rule promises.
-fn stream_idle_timeout(config: &Config) -> Duration {
+pub(super) fn stream_idle_timeout(config: &Config) -> Duration {
     const FLOOR: Duration = Duration::from_secs(900);
     let rules = config.routes.iter().flat_map(|route| &route.rules);
     let longest = rules.filter_map(|rule| rule.request_timeout).max().unwrap_or_default();
     FLOOR.max(longest.saturating_add(Duration::from_secs(60)))
 }
 
-fn seconds(duration: Duration) -> String {
+pub(super) fn seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs())
 }
 
@@ -90,20 +90,36 @@ fn local_replies() -> Value {
     // cluster, a name that does not resolve, idle, overloaded.
     const FAILED: [&str; 12] = ["UF", "UT", "LR", "UR", "UC", "UPE", "UO", "URX", "NC", "DF", "SI", "OM"];
     json!({"mappers": [
-        local_reply(&NO_HOST, "the gateway cannot serve requests at the moment; retry in a second"),
-        local_reply(&FAILED, "the model server did not answer; retry in a second"),
+        unavailable(&NO_HOST, "the gateway cannot serve requests at the moment; retry in a second"),
+        json!({
+            "# Idle before the request was complete. Of one that is, Envoy says 504.": null,
+            "filter": unfinished(),
+            "body_format_override": error("invalid_request_error", "the request did not arrive in time; send all of its body"),
+        }),
+        unavailable(&FAILED, "the model server did not answer; retry in a second"),
     ]})
 }
 
-fn local_reply(flags: &[&str], message: &str) -> Value {
+fn unfinished() -> Value {
+    // Envoy demands a key, by which its runtime could say another status.
+    let is_408 = json!({"op": "EQ", "value": {"default_value": 408, "runtime_key": "attache.unfinished_status"}});
+    json!({"and_filter": {"filters": [
+        {"response_flag_filter": {"flags": ["SI"]}},
+        {"status_code_filter": {"comparison": is_408}},
+    ]}})
+}
+
+fn unavailable(flags: &[&str], message: &str) -> Value {
     json!({
         "filter": {"response_flag_filter": {"flags": flags}},
         "headers_to_add": [{
             "header": {"key": "retry-after", "value": "1"},
             "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
         }],
-        "body_format_override": {"json_format": {
-            "error": {"message": message, "type": "server_error", "param": null, "code": null},
-        }},
+        "body_format_override": error("server_error", message),
     })
+}
+
+fn error(kind: &str, message: &str) -> Value {
+    json!({"json_format": {"error": {"message": message, "type": kind, "param": null, "code": null}}})
 }

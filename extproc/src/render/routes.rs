@@ -4,6 +4,7 @@ use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED};
 use serde_json::{Map, Value, json};
 
 use super::clusters::{Pool, UNPROCESSED, pools};
+use super::listener::{seconds, stream_idle_timeout};
 use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Backend, Retries};
@@ -11,7 +12,9 @@ use crate::config::model::{Backend, Retries};
 /// The route table.
 pub(super) fn routes(config: &Config) -> Value {
     let prefix = &config.settings.path_prefix;
-    let mut routes: Vec<Value> = pools(&config.backends).iter().flat_map(|pool| pool_routes(pool, prefix)).collect();
+    let idle_timeout = seconds(stream_idle_timeout(config));
+    let of_pool = |pool: &Pool<'_>| pool_routes(pool, prefix, &idle_timeout);
+    let mut routes: Vec<Value> = pools(&config.backends).iter().flat_map(of_pool).collect();
     routes.push(refusal());
     json!({
         "name": "attache",
@@ -37,18 +40,18 @@ fn headers_kept_from_upstreams() -> Vec<&'static str> {
     OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).collect()
 }
 
-fn pool_routes(pool: &Pool<'_>, path_prefix: &str) -> Vec<Value> {
+fn pool_routes(pool: &Pool<'_>, path_prefix: &str, idle_timeout: &str) -> Vec<Value> {
     let backend = pool.first;
     let cluster = &*backend.cluster;
     let mut routes = vec![route(
         cluster,
         json!({"exact": cluster}),
         path_prefix,
-        action(json!({"cluster": cluster}), backend, path_prefix),
+        action(json!({"cluster": cluster}), backend, path_prefix, idle_timeout),
     )];
     if pool.has(PlacementMode::Cluster) {
         let replicas = format!("{cluster}/");
-        let action = action(json!({"cluster_header": CLUSTER}), backend, path_prefix);
+        let action = action(json!({"cluster_header": CLUSTER}), backend, path_prefix, idle_timeout);
         routes.push(route(&format!("{replicas}*"), json!({"prefix": replicas}), path_prefix, action));
     }
     routes
@@ -65,7 +68,7 @@ fn route(name: &str, cluster: Value, path_prefix: &str, action: Value) -> Value 
     })
 }
 
-fn action(target: Value, backend: &Backend, path_prefix: &str) -> Value {
+fn action(target: Value, backend: &Backend, path_prefix: &str, idle_timeout: &str) -> Value {
     let mut action = Map::new();
     action.extend(target.as_object().cloned().unwrap_or_default());
     if !path_prefix.is_empty() {
@@ -74,6 +77,8 @@ fn action(target: Value, backend: &Backend, path_prefix: &str) -> Value {
     action.insert("auto_host_rewrite".to_owned(), json!(true));
     action.insert("# Unbounded here: where a rule has a timeout, the sidecar sends it along.".to_owned(), Value::Null);
     action.insert("timeout".to_owned(), json!("0s"));
+    action.insert("# The listener's again, in place of the way in's.".to_owned(), Value::Null);
+    action.insert("idle_timeout".to_owned(), json!(idle_timeout));
     if let Some(policy) = retry_policy(&backend.retries) {
         action.insert("retry_policy".to_owned(), policy);
     }
@@ -107,6 +112,14 @@ fn refusal() -> Value {
             did not see stays here and gets a 503, for this cluster has no host.": null,
         "name": UNPROCESSED,
         "match": {"prefix": "/"},
-        "route": {"cluster": UNPROCESSED},
+        "route": {
+            "cluster": UNPROCESSED,
+            "# A client that does not send the rest of its request: nobody else waits for a refused one.": null,
+            "idle_timeout": REQUEST_IDLE_TIMEOUT,
+        },
     })
 }
+
+/// The longest silence amid a request. Above ext_proc's `message_timeout`, which bounds it for what is not refused, and the
+/// sidecar's time to decide.
+const REQUEST_IDLE_TIMEOUT: &str = "15s";

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attache_gate::{Access, Gate, GateConfig};
+use attache_gate::{Access, AnswerTime, Gate, GateConfig};
 use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, MODEL, OWNED, STRIPPED_EARLY};
 use serde_json::{Value, json};
 
@@ -167,7 +167,8 @@ fn every_route_but_the_refusal_demands_a_cluster_from_the_sidecar() {
         ]
     );
     assert_eq!(refusal["match"], json!({"prefix": "/"}));
-    assert_eq!(refusal["route"], json!({"cluster": "unprocessed"}));
+    assert_eq!(refusal["route"]["cluster"], "unprocessed");
+    assert_eq!(refusal["route"]["cluster_header"], Value::Null);
 }
 
 #[test]
@@ -179,6 +180,17 @@ fn what_the_sidecar_did_not_see_ends_where_there_is_no_host() {
     let mapper = at(&bootstrap, MANAGER).pointer("/local_reply_config/mappers/0").unwrap();
     assert_eq!(mapper["filter"]["response_flag_filter"]["flags"], json!(["UH"]));
     assert_eq!(mapper["body_format_override"]["json_format"]["error"]["type"], "server_error");
+}
+
+#[test]
+fn a_request_may_be_silent_for_seconds_and_an_answer_for_as_long_as_the_listener_says() {
+    let bootstrap = parsed(&two_replicas(), &options());
+    let routes = at(&bootstrap, HOST)["routes"].as_array().unwrap();
+    let (way_in, served) = routes.split_last().unwrap();
+    assert_eq!(way_in["route"]["idle_timeout"], "15s");
+    // Envoy keeps the timeout of the way in where the next route has none of its own.
+    let of_listener = &at(&bootstrap, MANAGER)["stream_idle_timeout"];
+    assert!(!served.is_empty() && served.iter().all(|route| route["route"]["idle_timeout"] == *of_listener));
 }
 
 #[test]
@@ -261,7 +273,7 @@ fn cluster_mode_has_a_cluster_for_each_replica_and_endpoint_mode_has_a_list_of_h
 }
 
 #[test]
-fn the_filter_gets_the_gates_configuration_as_json() {
+fn the_filter_gets_the_gates_configuration_as_json_and_may_wait_for_bodies() {
     let config = two_replicas();
     let options = StaticOptions { wasm: Some(PathBuf::from("/a.wasm")), ..options() };
     let bootstrap = parsed(&config, &options);
@@ -269,7 +281,10 @@ fn the_filter_gets_the_gates_configuration_as_json() {
     let names: Vec<&str> = filters.iter().map(|filter| filter["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["envoy.filters.http.wasm", "envoy.filters.http.ext_proc", "envoy.filters.http.router"]);
     let value = at(&filters[0], "/typed_config/config/configuration/value").as_str().unwrap();
-    assert_eq!(value, serde_json::to_string(&config.gate_config).unwrap());
+    let told = GateConfig { answers: AnswerTime::AfterBody, ..config.gate_config };
+    assert_eq!(GateConfig::from_json(value.as_bytes()).unwrap(), told);
+    // Without it, a refused request with a body would have no answer.
+    assert_eq!(at(&filters[0], "/typed_config/config/allow_on_headers_stop_iteration"), true);
 }
 
 #[cfg(unix)]
