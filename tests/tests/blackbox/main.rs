@@ -43,6 +43,8 @@ mod outages;
 #[cfg(test)]
 mod profiles;
 #[cfg(test)]
+mod refusals;
+#[cfg(test)]
 mod reload;
 #[cfg(test)]
 mod render;

@@ -20,6 +20,8 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug)]
 pub(crate) struct RawAnswer {
     pub(crate) status: u16,
+    /// The headers, with the line before them.
+    pub(crate) head: String,
     /// The body as it came, chunk sizes included.
     pub(crate) body: String,
 }
@@ -68,13 +70,32 @@ impl Connection {
                 break;
             }
         }
-        let body = String::from_utf8_lossy(&std::mem::take(&mut self.received)).into_owned();
-        RawAnswer { status, body }
+        // What follows is the next answer.
+        let end = length.unwrap_or(usize::MAX).min(self.received.len());
+        let rest = self.received.split_off(end);
+        let body = String::from_utf8_lossy(&std::mem::replace(&mut self.received, rest)).into_owned();
+        RawAnswer { status, head, body }
+    }
+
+    /// Reads so many bytes.
+    pub(crate) async fn read_bytes(&mut self, count: usize) -> Vec<u8> {
+        while self.received.len() < count {
+            assert!(self.read_more().await, "closed before there were {count} bytes: {:?}", self.received);
+        }
+        let rest = self.received.split_off(count);
+        std::mem::replace(&mut self.received, rest)
     }
 
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.received).await;
         read.is_ok_and(|bytes| bytes > 0)
+    }
+}
+
+impl RawAnswer {
+    /// A header's value, by its name in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
