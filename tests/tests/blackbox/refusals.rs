@@ -84,6 +84,23 @@ async fn a_refusal_waits_for_the_last_byte_of_a_small_body() {
 }
 
 #[tokio::test]
+async fn nothing_of_a_refused_body_is_kept() {
+    let stack = stack().await;
+    let limits = [
+        ("per_connection_buffer_limit_bytes: 1048576", "per_connection_buffer_limit_bytes: 16384"),
+        ("request_body_buffer_limit: 16842752", "request_body_buffer_limit: 16384"),
+    ];
+    let envoy = envoy_with(&stack, &limits).await;
+    let mut connection = Connection::open(&envoy).await;
+    // Envoy's own 413 would come if it kept more than it may.
+    for _ in 0..2 {
+        connection.send(bad(65_536)).await;
+        assert_no_key(&connection.read_answer().await, None);
+    }
+    assert_eq!(asked(&stack).await, 0.0);
+}
+
+#[tokio::test]
 async fn a_long_body_and_one_of_unknown_length_are_refused_at_once() {
     let stack = stack().await;
     for request in [bad(65_537), bad(1 << 20), chunked(CHAT, "").into_bytes()] {
