@@ -262,7 +262,7 @@ impl Telemetry {
         );
         attache.register(
             "ledger_up",
-            "1 while the ledger's store is asked, 0 while it does not answer",
+            "1 while the ledger's store answers, 0 while it does not; it is asked even when nobody else asks",
             self.ledger.up.clone(),
         );
         attache.register(

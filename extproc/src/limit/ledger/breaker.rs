@@ -1,13 +1,17 @@
 //! When the store is left alone, and when it is tried again. No I/O: time and outcomes come in.
 //!
-//! While it is open no request asks the store, so a store that hangs costs its deadline to a few requests and not to all.
+//! While it is open no request asks the store, so a store that hangs costs its deadline to a few requests and not to all. While
+//! it is closed and nobody asks, probes do, so that an outage is seen, and told to whoever watches, before the first request.
 
 use std::time::{Duration, Instant};
 
 /// Failures in a row that open it: on a quick deadline one or two may be late when a store is busy.
 const FAILURES: u32 = 5;
 
-/// From one probe to the next while it is open: a store that is back is used again within a second, and one that is gone is
+/// From one probe to the next while the store answers and nobody else asks it.
+const IDLE_PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// From one probe to the next while it is open, and after a failure: a store that is back is used again within a second, and one that is gone is
 /// asked four times a second by each sidecar.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
 
@@ -24,7 +28,7 @@ impl Breaker {
         Self::Closed { failures: 0 }
     }
 
-    /// A request got no answer.
+    /// A request, or a probe while it is closed, got no answer.
     pub(super) fn failed(&mut self, now: Instant) {
         if let Self::Closed { failures } = self {
             *failures += 1;
@@ -36,8 +40,9 @@ impl Breaker {
 
     /// A probe got no answer.
     pub(super) fn probe_failed(&mut self, now: Instant) {
-        if let Self::Open { probe_at, .. } = self {
-            *probe_at = now + PROBE_EVERY;
+        match self {
+            Self::Closed { .. } => self.failed(now),
+            Self::Open { probe_at, .. } => *probe_at = now + PROBE_EVERY,
         }
     }
 
@@ -50,11 +55,12 @@ impl Breaker {
         matches!(self, Self::Open { .. })
     }
 
-    /// When the next probe is due, while it is open.
-    pub(super) fn probe_at(&self) -> Option<Instant> {
+    /// When the next probe is due. While it is closed, only if nobody has got an answer by then.
+    pub(super) fn probe_at(&self, now: Instant) -> Instant {
         match self {
-            Self::Closed { .. } => None,
-            Self::Open { probe_at, .. } => Some(*probe_at),
+            Self::Closed { failures: 0 } => now + IDLE_PROBE_EVERY,
+            Self::Closed { .. } => now + PROBE_EVERY,
+            Self::Open { probe_at, .. } => *probe_at,
         }
     }
 }
@@ -84,13 +90,24 @@ mod tests {
         let opened = Instant::now();
         let mut breaker = failing(5, opened);
         let later = |ms| opened + Duration::from_millis(ms);
-        assert_eq!(breaker.probe_at(), Some(later(250)));
+        assert_eq!(breaker.probe_at(later(10)), later(250));
         // A request that was on its way when it opened changes nothing.
         breaker.failed(later(10));
-        assert_eq!(breaker.probe_at(), Some(later(250)));
+        assert_eq!(breaker.probe_at(later(10)), later(250));
         breaker.probe_failed(later(260));
-        assert_eq!(breaker.probe_at(), Some(later(510)));
+        assert_eq!(breaker.probe_at(later(260)), later(510));
         breaker.answered();
-        assert_eq!((breaker.is_open(), breaker.probe_at()), (false, None));
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn while_nobody_asks_a_probe_is_due_every_second_and_five_that_fail_within_two_open_it() {
+        let start = Instant::now();
+        let (mut now, mut breaker) = (start, Breaker::new());
+        while !breaker.is_open() {
+            now = breaker.probe_at(now);
+            breaker.probe_failed(now);
+        }
+        assert_eq!(now, start + Duration::from_millis(1_000 + 4 * 250));
     }
 }

@@ -196,3 +196,16 @@ async fn a_sidecar_that_starts_without_redis_serves_from_its_share() {
     until("Redis was told", async || ledger.stats().queue_length == 0).await;
     assert_eq!(charged(server, &hold).await, (150, 0));
 }
+
+/// Whoever watches a sidecar at night sees it, though nobody asks.
+#[tokio::test]
+async fn that_redis_is_gone_and_back_is_seen_without_a_request() {
+    let mut server = RedisServer::start().await;
+    let ledger = ledger(&server);
+    assert_eq!(ledger.stats().state, StoreState::Up);
+    server.kill();
+    until("the outage was seen", async || ledger.stats().state == StoreState::Degraded).await;
+    server.restart().await;
+    until("Redis was back", async || ledger.stats().state == StoreState::Up).await;
+    assert_eq!(ledger.stats().degraded, DegradedDecisions::default());
+}
