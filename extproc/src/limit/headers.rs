@@ -1,15 +1,15 @@
 //! What a response tells the client of its limits, on 200 and on 429: OpenAI's headers, Envoy's, and when to come back.
 //!
-//! Of several limits the most constrained one is shown: the one with the least share left. Requests in flight are not shown:
-//! they have no window that a client could plan by.
+//! Of several limits the most constrained one is shown: the one with the least share left, as shares alone compare between
+//! tokens, requests and money. Requests in flight are not shown: they have no window that a client could plan by. Values are
+//! whole numbers, as the draft has them and clients read them; money is in millionths, so that 0.75 is not 0.
 
 use std::cmp::Ordering;
-use std::fmt::Write;
 use std::time::Duration;
 
 use attache_gate::{HeaderValue, whole_seconds};
 
-use super::refusal::retry_after;
+use super::refusal::{retry_after, until_empty};
 use super::{CounterState, Enforcement, Hold, Quantity, Refused, Reservation};
 
 const TOKENS: Names = Names {
@@ -83,7 +83,10 @@ struct Standing<'a> {
     hold: &'a Hold,
     /// Before this request's own hold; 0 where the limit refuses it. In the limit's unit.
     remaining: u64,
+    /// Until there is room where it refuses; else until nothing is used any more, if nobody asks.
     reset: Duration,
+    /// The length of the present window: of a month, that of this one.
+    length: Duration,
 }
 
 #[derive(PartialEq, Eq)]
@@ -98,20 +101,29 @@ impl<'a> Standing<'a> {
     fn new(hold: &'a Hold, state: &CounterState) -> Self {
         let used = state.used().saturating_add(state.held);
         let (remaining, reset) = match hold.fits(state) {
-            true => (hold.ceiling.saturating_sub(used), state.left),
+            true => (hold.ceiling.saturating_sub(used), until_empty(hold, state)),
             false => (0, retry_after(hold, state)),
         };
-        Self { hold, remaining, reset }
+        Self { hold, remaining, reset, length: state.length }
     }
 
-    /// As people read it.
+    /// Up to where this caller may use it, as a header has it.
     fn limit(&self) -> u64 {
-        self.hold.limit.amount / self.hold.limit.quantity.scale()
+        self.shown(self.hold.ceiling)
     }
 
-    /// As people read it.
+    /// As a header has it.
     fn remaining(&self) -> u64 {
-        self.remaining / self.hold.limit.quantity.scale()
+        self.shown(self.remaining)
+    }
+
+    fn shown(&self, count: u64) -> u64 {
+        match self.hold.limit.quantity {
+            Quantity::Money(_) => count,
+            Quantity::Tokens(_) | Quantity::Weighted(_) | Quantity::Requests | Quantity::Concurrency => {
+                count / self.hold.limit.quantity.scale()
+            }
+        }
     }
 
     fn kind(&self) -> Kind {
@@ -123,10 +135,21 @@ impl<'a> Standing<'a> {
         }
     }
 
-    /// By the share that is left; of two that are as good as used up, the one that takes longer to refill comes first.
+    /// By the share that is left. Of two that are as good as used up, the one that takes longer to refill comes first; of two
+    /// that are as good as unused, the one with the shorter window, which is sooner used up.
     fn cmp_constraint(&self, other: &Self) -> Ordering {
-        let share = |of: &Self, against: &Self| u128::from(of.remaining) * u128::from(against.hold.limit.amount);
-        share(self, other).cmp(&share(other, self)).then(other.reset.cmp(&self.reset))
+        let share = |of: &Self, against: &Self| u128::from(of.remaining) * u128::from(against.hold.ceiling);
+        let longer_reset = || match self.remaining {
+            0 => other.reset.cmp(&self.reset),
+            _ => Ordering::Equal,
+        };
+        share(self, other).cmp(&share(other, self)).then_with(longer_reset).then(self.length.cmp(&other.length))
+    }
+
+    /// `300;w=60`, and of money `750000;w=2678400;unit=millionths`: a quota-policy with a quota-comment.
+    fn policy(&self) -> String {
+        let unit = if self.kind() == Kind::Money { ";unit=millionths" } else { "" };
+        format!("{};w={}{unit}", self.limit(), whole_seconds(self.length))
     }
 }
 
@@ -134,15 +157,12 @@ fn most_constrained<'s, 'a: 's>(standings: impl Iterator<Item = &'s Standing<'a>
     standings.min_by(|a, b| a.cmp_constraint(b))
 }
 
-/// `300, 300;w=60, 10000;w=3600`: the limit that is shown, then all of them with their windows in seconds, as Envoy's
+/// `300, 300;w=60, 10000;w=3600`: the limit that is shown, then its window in seconds, then the others with theirs, as Envoy's
 /// `x-ratelimit-limit` has it (draft-polli-ratelimit-headers-03).
 fn with_policies(shown: &Standing<'_>, all: &[Standing<'_>]) -> String {
-    let mut text = shown.limit().to_string();
-    for standing in all {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ", {};w={}", standing.limit(), whole_seconds(standing.hold.limit.window.longest()));
-    }
-    text
+    let others = all.iter().filter(|other| !std::ptr::eq(*other, shown)).map(Standing::policy);
+    let parts = [shown.limit().to_string(), shown.policy()].into_iter().chain(others);
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -152,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::tests::{decision, hold, limit, request};
-    use super::super::{Admission, Cost, Limit, Mode, Window};
+    use super::super::{Admission, Calendar, Cost, Limit, Mode, Period, Price, Prices, Window};
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);
@@ -232,7 +252,7 @@ mod tests {
         let holds = holds([tokens(300, Duration::from_secs(60)), tokens(10_000, DAY), requests(10), slots(2)]);
         let states = vec![
             state(100, 0, Duration::from_secs(20)),
-            state(9_900, 0, Duration::from_secs(3_661)),
+            CounterState { length: DAY, ..state(9_900, 0, Duration::from_secs(3_661)) },
             state(5, 0, Duration::from_millis(20)),
             state(1, 0, Duration::from_secs(1)),
         ];
@@ -245,11 +265,69 @@ mod tests {
                 "x-ratelimit-limit-requests: 10",
                 "x-ratelimit-remaining-requests: 5",
                 "x-ratelimit-reset-requests: 20ms",
-                "x-ratelimit-limit: 10000, 300;w=60, 10000;w=86400, 10;w=60",
+                "x-ratelimit-limit: 10000, 10000;w=86400, 300;w=60, 10;w=60",
                 "x-ratelimit-remaining: 100",
                 "x-ratelimit-reset: 3661",
             ]
         );
+    }
+
+    fn money(amount: u64, window: Window) -> Limit {
+        let prices = Prices { by_model: Default::default(), other: Price::default() };
+        Limit { quantity: Quantity::Money(Arc::new(prices)), window, ..limit("money", amount, Mode::Soft) }
+    }
+
+    #[test]
+    fn money_is_shown_to_the_millionth_and_says_so() {
+        let holds = holds([tokens(300, Duration::from_secs(60)), money(1_500_000, Window::Fixed(DAY))]);
+        let spent = CounterState { length: DAY, ..state(750_000, 0, Duration::from_secs(7_200)) };
+        let lines = lines(Admission::Granted { states: vec![state(100, 0, Duration::from_secs(20)), spent] }, &holds);
+        assert_eq!(
+            lines[3..],
+            [
+                "x-ratelimit-limit: 1500000, 1500000;w=86400;unit=millionths, 300;w=60",
+                "x-ratelimit-remaining: 750000",
+                "x-ratelimit-reset: 7200",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_window_of_a_month_is_as_long_as_this_month() {
+        let month = Window::Calendar(Calendar { period: Period::Month, zone: jiff::tz::TimeZone::UTC });
+        let holds = holds([Limit { window: month, ..limit("month", 300, Mode::Soft) }]);
+        let february = CounterState { length: 28 * DAY, ..state(0, 0, DAY) };
+        let lines = lines(Admission::Granted { states: vec![february] }, &holds);
+        assert!(lines.contains(&"x-ratelimit-limit: 300, 300;w=2419200".to_owned()), "{lines:?}");
+    }
+
+    #[test]
+    fn while_nothing_is_used_the_shortest_window_is_shown() {
+        let holds = holds([tokens(10_000, DAY), tokens(300, Duration::from_secs(60))]);
+        let day = CounterState { length: DAY, ..state(0, 0, Duration::from_secs(7_200)) };
+        let lines = lines(Admission::Granted { states: vec![day, state(0, 0, Duration::from_secs(20))] }, &holds);
+        assert!(lines.contains(&"x-ratelimit-limit: 300, 300;w=60, 10000;w=86400".to_owned()), "{lines:?}");
+    }
+
+    #[test]
+    fn a_caller_of_low_priority_is_shown_its_own_part_of_a_limit() {
+        let mut holds = holds([tokens(300, Duration::from_secs(60))]);
+        holds[0].ceiling = 240;
+        let lines = lines(Admission::Granted { states: vec![state(0, 0, Duration::from_secs(20))] }, &holds);
+        assert_eq!(lines[..2], ["x-ratelimit-limit-tokens: 240", "x-ratelimit-remaining-tokens: 240"]);
+    }
+
+    #[test]
+    fn a_sliding_window_resets_when_all_of_its_use_has_left_it() {
+        let minute = Duration::from_secs(60);
+        let holds = holds([Limit { window: Window::Sliding(minute), ..limit("a", 300, Mode::Soft) }]);
+        let reset = |settled, previous| {
+            let state = CounterState { previous, ..state(settled, 0, Duration::from_secs(20)) };
+            lines(Admission::Granted { states: vec![state] }, &holds)[2].clone()
+        };
+        // The bucket ends in 20 s, and what was used in it counts for up to a minute more.
+        assert_eq!(reset(40, 100), "x-ratelimit-reset-tokens: 1m0s");
+        assert_eq!(reset(0, 100), "x-ratelimit-reset-tokens: 20s");
     }
 
     #[test]

@@ -48,6 +48,21 @@ pub(super) fn retry_after(hold: &Hold, state: &CounterState) -> Duration {
     state.until_used(target, hold.limit.window.slides()).max(Duration::from_millis(1))
 }
 
+/// After which nothing is used any more of a limit, if nobody asks: a fixed window's end, and where it slides the moment when
+/// the last of its use has left it. More than zero, at most the window's length.
+pub(crate) fn until_empty(hold: &Hold, state: &CounterState) -> Duration {
+    match state.used() {
+        0 => state.left,
+        _ => state.until_used(0, hold.limit.window.slides()),
+    }
+}
+
+/// After which a limit that has nothing left may admit the smallest of requests; `None` while it has something left.
+pub(crate) fn until_room(hold: &Hold, state: &CounterState) -> Option<Duration> {
+    let smallest = Hold { estimate: 1, ..hold.clone() };
+    (!smallest.fits(state)).then(|| retry_after(&smallest, state))
+}
+
 /// One limit's refusal.
 pub(super) struct Refusal<'a> {
     hold: &'a Hold,
