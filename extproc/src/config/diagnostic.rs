@@ -20,6 +20,17 @@ pub struct Diagnostic {
     pub help: Option<String>,
     /// Where; `None` where it is about no place in particular.
     pub location: Option<Location>,
+    /// Whether it would be there without another finding.
+    pub origin: Origin,
+}
+
+/// Whether a [`Diagnostic`] is mended where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// It is.
+    Itself,
+    /// It is not: it goes when another one is mended, and is read after that.
+    Another,
 }
 
 /// How bad a [`Diagnostic`] is.
@@ -33,7 +44,13 @@ pub enum Severity {
 
 impl Diagnostic {
     pub(super) fn error(location: &Location, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, message: message.into(), help: None, location: Some(location.clone()) }
+        Self {
+            severity: Severity::Error,
+            message: message.into(),
+            help: None,
+            location: Some(location.clone()),
+            origin: Origin::Itself,
+        }
     }
 
     pub(super) fn warning(location: &Location, message: impl Into<String>) -> Self {
@@ -42,11 +59,16 @@ impl Diagnostic {
 
     /// A finding about no place in a file.
     pub(super) fn general(severity: Severity, message: impl Into<String>) -> Self {
-        Self { severity, message: message.into(), help: None, location: None }
+        Self { severity, message: message.into(), help: None, location: None, origin: Origin::Itself }
     }
 
     pub(super) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// What follows from another finding.
+    pub(super) fn following_from_another(self) -> Self {
+        Self { origin: Origin::Another, ..self }
     }
 
     /// Whether it cost the object.
@@ -101,7 +123,7 @@ struct Plain<'a>(&'a Diagnostic);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Diagnostic { severity, message, help, location } = self.0;
+        let Diagnostic { severity, message, help, location, origin: _ } = self.0;
         if let Some(location) = location {
             write!(f, "{location}: ")?;
         }

@@ -161,6 +161,12 @@ impl<'a> Fields<'a> {
         self.find(name).is_some_and(|entry| !entry.value.is_null())
     }
 
+    /// Whether an unknown field was probably meant to be this one. To be asked when all fields were read.
+    pub(super) fn has_misspelt(&self, name: &'static str) -> bool {
+        let unknown = self.entries.iter().filter(|entry| !self.known.contains(&&*entry.key));
+        unknown.into_iter().any(|entry| meant(&entry.key, &self.known) == Some(name))
+    }
+
     /// Where the mapping begins.
     pub(super) fn here(&self) -> Location {
         self.log.location(self.node)
@@ -198,7 +204,7 @@ impl<'a> Fields<'a> {
         for Entry { key, key_span, .. } in self.entries.iter().filter(|entry| !self.known.contains(&&*entry.key)) {
             let here = self.log.at(key_span.clone());
             let warning = Diagnostic::warning(&here, format!("unknown field {}", quote(key)));
-            let help = match closest(key, self.known.iter().copied()) {
+            let help = match meant(key, &self.known) {
                 _ if &**key == "<<" => "merge keys are not YAML 1.2: write the fields out".to_owned(),
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => "it has no effect; remove it".to_owned(),
@@ -227,6 +233,18 @@ pub(super) fn quote(text: &str) -> String {
         shown.push('…');
     }
     format!("`{shown}`")
+}
+
+/// The field that was probably meant: one that is written alike, or begins alike, as `pricing` and `prices` do.
+fn meant(key: &str, known: &[&'static str]) -> Option<&'static str> {
+    /// So much of the longer of the two, and never fewer letters.
+    const HALF: usize = 2;
+    const LETTERS: usize = 4;
+    let beginning = |name: &&'static str| name.bytes().zip(key.bytes()).take_while(|(a, b)| a == b).count();
+    let begins_alike =
+        |name: &&'static str| beginning(name) >= LETTERS && beginning(name) * HALF >= name.len().max(key.len());
+    closest(key, known.iter().copied())
+        .or_else(|| known.iter().copied().filter(begins_alike).max_by_key(|name| beginning(name)))
 }
 
 /// The candidate that was probably meant.

@@ -15,7 +15,7 @@ mod source;
 mod value;
 
 pub use compile::{Outcome, compile};
-pub use diagnostic::{Diagnostic, Location, Severity};
+pub use diagnostic::{Diagnostic, Location, Origin, Severity};
 pub use model::Config;
 pub use report::check;
 pub use resource::Resources;

@@ -52,7 +52,7 @@ impl<'a> KeyStage<'a> {
         if lost.iter().any(|lost| lost.client_keys == Presence::Possible) {
             let message = "nobody can call: no ClientKey was read, and what could not be read may have had one";
             let warning = Diagnostic::general(Severity::Warning, message);
-            findings.push(warning.with_help("mend what could not be read"));
+            findings.push(warning.with_help("mend what could not be read").following_from_another());
             return (Access::Keys(Vec::new()), Guard::Unguarded);
         }
         let warning = Diagnostic::general(Severity::Warning, "anyone can call: there is no ClientKey");

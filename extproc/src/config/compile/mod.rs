@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use attache_gate::{ConfigError, Gate};
 
-use super::diagnostic::{Diagnostic, Location};
+use super::diagnostic::{Diagnostic, Location, Origin};
 use super::model::{Config, ObjectName, Settings};
 use super::resource::{self, Catalog, Object, Read, Resources, Spec};
 use super::source::{Documents, Lost};
@@ -34,7 +34,7 @@ pub struct Outcome {
     pub config: Config,
     /// The last good state of every object, for the next reload.
     pub resources: Resources,
-    /// What is wrong with them, in the order of files and lines.
+    /// What is wrong with them, in the order of files and lines; what only follows from the rest, after it.
     pub diagnostics: Vec<Diagnostic>,
     /// How many objects there were, of all kinds.
     pub objects: usize,
@@ -189,7 +189,8 @@ impl Build {
             return (built.or(rebuilt), last, fate);
         }
         let message = format!("{} {} stays as it last was without errors", S::Spec::KIND, object.name);
-        self.diagnostics.push(Diagnostic::warning(&object.location, message).with_help("mend its errors"));
+        let warning = Diagnostic::warning(&object.location, message).with_help("mend its errors");
+        self.diagnostics.push(warning.following_from_another());
         (rebuilt, last, Fate::Built)
     }
 
@@ -198,8 +199,12 @@ impl Build {
     }
 
     fn into_diagnostics(mut self) -> Vec<Diagnostic> {
-        fn place(diagnostic: &Diagnostic) -> Option<(&str, usize)> {
-            diagnostic.location.as_ref().map(Location::sort_key)
+        // Objects are built in the order in which they refer to each other, so consequences come in their order already.
+        fn place(diagnostic: &Diagnostic) -> (Origin, Option<(&str, usize)>) {
+            match diagnostic.origin {
+                Origin::Itself => (Origin::Itself, diagnostic.location.as_ref().map(Location::sort_key)),
+                Origin::Another => (Origin::Another, None),
+            }
         }
         self.diagnostics.sort_by(|a, b| place(a).cmp(&place(b)));
         self.diagnostics

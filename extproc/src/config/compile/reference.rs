@@ -45,7 +45,11 @@ impl<V> Index<V> {
                 // The error is at that object, and mending it mends this.
                 let message =
                     format!("the {kind} {wanted} is left out for errors of its own, and so is this reference");
-                findings.push(Diagnostic::warning(&reference.location, message).with_help("mend that object"));
+                findings.push(
+                    Diagnostic::warning(&reference.location, message)
+                        .with_help("mend that object")
+                        .following_from_another(),
+                );
                 None
             }
             None => {

@@ -61,7 +61,8 @@ impl Stage for RouteStage<'_> {
             if targets.iter().all(|target| target.weight == 0) {
                 let message = "this rule is left out: there is none of its backends left";
                 let warning = Diagnostic::warning(&rule.location, message);
-                findings.push(warning.with_help("mend its backendRefs, or what they refer to"));
+                findings
+                    .push(warning.with_help("mend its backendRefs, or what they refer to").following_from_another());
                 left_out.extend(rule.name.as_ref().map(|name| Arc::clone(&name.value)));
                 continue;
             }

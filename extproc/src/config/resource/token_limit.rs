@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kind::AI_GATEWAY;
-use super::limit::{Expression, MAX_AMOUNT, PriceTable, read_money, read_window};
+use super::limit::{Expression, MAX_AMOUNT, PriceTable, is_fraction, read_money, read_window};
 use super::{Route, Spec};
 use crate::config::diagnostic::Diagnostic;
-use crate::config::fields::{Fields, FromNode, Log, quote};
+use crate::config::fields::{Fields, FromNode, Log, describe, quote};
 use crate::config::node::{Node, Value};
 use crate::config::value::{Located, Reference, number, one_of};
 use crate::limit::{Cap, Condition, Cost, Dimension, Enforcement, Mode, OnStoreError, Quantity, Window};
@@ -68,18 +68,31 @@ impl FromNode for TokenLimitPolicy {
             let targets = fields.require_list("targetRefs");
             let prices: Option<PriceTable> = fields.take("prices");
             let shadow = fields.take("shadow");
-            let limits = fields.require_with("limits", |node, log| read_limits(node, log, prices.as_ref(), shadow));
+            fields.accept(&["limits"]);
+            let known = match &prices {
+                Some(table) => KnownPrices::Are(table),
+                None if fields.has("prices") => KnownPrices::CannotBeRead,
+                None if fields.has_misspelt("prices") => KnownPrices::AreMisspelt,
+                None => KnownPrices::AreNone,
+            };
+            let limits = fields.require_with("limits", |node, log| read_limits(node, log, known, shadow));
             Some(Self { targets, limits: limits.unwrap_or_default(), prices })
         })
     }
 }
 
-fn read_limits(
-    node: &Node,
-    log: &mut Log,
-    prices: Option<&PriceTable>,
-    shadow: Option<bool>,
-) -> Option<Vec<LimitSpec>> {
+/// What is known of a policy's prices when its limits are read.
+#[derive(Debug, Clone, Copy)]
+enum KnownPrices<'a> {
+    Are(&'a PriceTable),
+    AreNone,
+    /// A field is there that was probably meant to be theirs.
+    AreMisspelt,
+    /// They have errors, which were reported.
+    CannotBeRead,
+}
+
+fn read_limits(node: &Node, log: &mut Log, prices: KnownPrices<'_>, shadow: Option<bool>) -> Option<Vec<LimitSpec>> {
     let Value::Sequence(items) = &node.value else {
         return log.fail(node, "expected a list", "write the limits as `- ` lines");
     };
@@ -113,7 +126,7 @@ impl FromNode for LimitTarget {
 }
 
 impl LimitSpec {
-    fn read(node: &Node, log: &mut Log, prices: Option<&PriceTable>, shadow: Option<bool>) -> Option<Self> {
+    fn read(node: &Node, log: &mut Log, prices: KnownPrices<'_>, shadow: Option<bool>) -> Option<Self> {
         Fields::read(node, log, |fields| {
             let name = fields.require_with("name", |node, log| {
                 Some(Located { value: read_name(node, log)?, location: log.location(node) })
@@ -161,7 +174,7 @@ fn report_duplicates(fields: &mut Fields<'_>, per: &[Dimension]) {
     }
 }
 
-fn read_budget(fields: &mut Fields<'_>, prices: Option<&PriceTable>) -> Option<Counted> {
+fn read_budget(fields: &mut Fields<'_>, prices: KnownPrices<'_>) -> Option<Counted> {
     if !fields.has("limit") {
         fields.accept(&["window", "windowType", "timeZone", "cost", "mode", "cap"]);
         return fields.fail("a limit needs `limit` or `concurrency`", "write `limit: 1000` and `window: 1m`");
@@ -188,13 +201,17 @@ fn read_budget(fields: &mut Fields<'_>, prices: Option<&PriceTable>) -> Option<C
     Some(Counted { quantity: quantity?, amount: amount?, window: window?, mode, cap })
 }
 
-fn money(fields: &mut Fields<'_>, prices: Option<&PriceTable>) -> Option<Quantity> {
-    let Some(table) = prices else {
-        let help = "write `prices: {MODEL: {input: 2.50, output: 10.00}}` beside `limits`, for a million tokens each";
-        fields.reject("cost", "`money` needs `prices` in the policy's spec", help);
-        return None;
-    };
-    Some(Quantity::Money(Arc::clone(&table.prices)))
+fn money(fields: &mut Fields<'_>, prices: KnownPrices<'_>) -> Option<Quantity> {
+    let help = "write `prices: {MODEL: {input: 2.50, output: 10.00}}` beside `limits`, for a million tokens each";
+    let missing =
+        Diagnostic::error(&fields.location("cost"), "`money` needs `prices` in the policy's spec").with_help(help);
+    match prices {
+        KnownPrices::Are(table) => return Some(Quantity::Money(Arc::clone(&table.prices))),
+        KnownPrices::CannotBeRead => {}
+        KnownPrices::AreNone => fields.push(missing),
+        KnownPrices::AreMisspelt => fields.push(missing.following_from_another()),
+    }
+    None
 }
 
 fn read_cap(fields: &mut Fields<'_>, mode: Mode) -> Cap {
@@ -216,7 +233,7 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Counted> {
             fields.reject(field, message, "make it a limit of its own");
         }
     }
-    let amount = fields.take_with("concurrency", |node, log| read_amount(node, log, 1));
+    let amount = fields.take_with("concurrency", |node, log| number(node, log, 1, MAX_AMOUNT));
     let window = if fields.has("window") { read_window(fields) } else { Some(CONCURRENCY_WINDOW) };
     let mode = fields.take("mode").unwrap_or_default();
     if mode == Mode::Check {
@@ -231,6 +248,10 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Counted> {
 
 /// A whole number of units, in what counters have.
 fn read_amount(node: &Node, log: &mut Log, scale: u64) -> Option<u64> {
+    if is_fraction(node) {
+        let help = "write a whole number, or `cost: money` for an amount of money";
+        return log.fail(node, format!("expected a whole number, found {}", describe(node)), help);
+    }
     number(node, log, 1, MAX_AMOUNT.checked_div(scale)?)?.checked_mul(scale)
 }
 

@@ -219,5 +219,5 @@ fn told(gap: &Gap, closed: &[Closed]) -> Diagnostic {
         Some(location) => Diagnostic::warning(location, message),
         None => Diagnostic::general(Severity::Warning, message),
     };
-    warning.with_help("mend its errors")
+    warning.with_help("mend its errors").following_from_another()
 }

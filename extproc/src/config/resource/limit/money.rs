@@ -23,6 +23,11 @@ pub(in crate::config) fn read_money(node: &Node, log: &mut Log) -> Option<u64> {
     log.fail(node, "a limit of 0 lets nothing through", "write an amount like `500.00`")
 }
 
+/// Whether it reads as an amount with places after a point.
+pub(in crate::config) fn is_fraction(node: &Node) -> bool {
+    matches!(&node.value, Value::Plain(text) if text.contains('.') && parse_decimal(text).is_some())
+}
+
 fn read_decimal(node: &Node, log: &mut Log) -> Option<u64> {
     let found = match &node.value {
         Value::Plain(text) => parse_decimal(text),
