@@ -1,6 +1,6 @@
 //! What a bootstrap needs to know besides the operator's documents: who listens where.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -36,12 +36,20 @@ impl FromStr for ExtprocAddress {
 
     /// Reads `unix:/path` or `HOST:PORT` (IPv6 in brackets).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidExtprocAddress(text.to_owned());
+        let invalid = || InvalidExtprocAddress::Unreadable(text.to_owned());
+        if text.contains(',') {
+            return Err(InvalidExtprocAddress::Several(text.to_owned()));
+        }
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(invalid()) } else { Ok(Self::Unix(PathBuf::from(path))) };
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_host = |host: &str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        let host = match bracketed {
+            Some(host) => host.parse::<Ipv6Addr>().map(|_| host).map_err(|_| invalid())?,
+            None => Some(host).filter(|host| is_host(host)).ok_or_else(invalid)?,
+        };
         let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(invalid)?;
         if host.is_empty() {
             return Err(invalid());
@@ -52,8 +60,17 @@ impl FromStr for ExtprocAddress {
 
 /// The text is no address of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no address; write unix:/path/to/socket or HOST:PORT")]
-pub struct InvalidExtprocAddress(String);
+pub enum InvalidExtprocAddress {
+    /// It is none at all.
+    #[error("`{0}` is no address; write unix:/path/to/socket or HOST:PORT")]
+    Unreadable(String),
+    /// It is more than one.
+    #[error(
+        "`{0}` is more than one address, and an Envoy has one sidecar: render a bootstrap for each Envoy and its sidecar, \
+         or name a host that several sidecars answer to, such as a Service of Kubernetes"
+    )]
+    Several(String),
+}
 
 #[cfg(test)]
 mod tests {
@@ -72,8 +89,26 @@ mod tests {
     }
 
     #[test]
+    fn several_addresses_are_refused_with_what_to_do() {
+        let error = "127.0.0.1:1,127.0.0.1:2".parse::<ExtprocAddress>().unwrap_err();
+        assert!(error.to_string().contains("more than one address"), "{error}");
+    }
+
+    #[test]
     fn what_is_no_address_is_refused_with_its_text() {
-        for text in ["", "unix:", "host", ":9000", "host:", "host:0", "host:99999"] {
+        for text in [
+            "",
+            "unix:",
+            "host",
+            ":9000",
+            "host:",
+            "host:0",
+            "host:99999",
+            "a b:1",
+            "::1:9000",
+            "[x]:1",
+            "http://host:1",
+        ] {
             let error = text.parse::<ExtprocAddress>().unwrap_err();
             assert!(error.to_string().starts_with(&format!("`{text}`")), "{error}");
         }
