@@ -16,6 +16,10 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// retried.
 pub(super) const TOMBSTONE_MS: u64 = 10_000;
 
+/// Leases that are looked through for what they hold of a counter that is not there, as it was evicted or is new: of three
+/// limits each, 256 of them took Redis 170 us.
+pub(super) const RECOUNT_AT_MOST: usize = 256;
+
 /// Expired leases that one reservation gives back at most, so that no request pays for a fleet that died.
 pub(super) const SWEEP_AT_MOST: usize = 8;
 

@@ -6,8 +6,8 @@
 -- A member of a lease set is '<reservation> <counter> <amount> <counter> <amount> ...', the counters without their set's
 -- prefix, or '' for none. Its score is the lease's end.
 --
--- Constants that the sidecar puts before it: LEASE_MS, TOMBSTONE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, MAX_COUNT (doubles
--- count exactly to there), BUCKETS_AHEAD (further ahead of the clock, it was the clock that ran wild).
+-- Constants that the sidecar puts before it: LEASE_MS, TOMBSTONE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, RECOUNT_AT_MOST, MAX_COUNT
+-- (doubles count exactly to there), BUCKETS_AHEAD (further ahead of the clock, it was the clock that ran wild).
 --
 -- Nothing is written before all that can fail is read: Lua has no rollback.
 local call, pack, unpack_struct = redis.call, struct.pack, struct.unpack
@@ -151,6 +151,19 @@ end
 -- What PTTL says of a key that is not there, and of one that stays.
 local GONE, FOR_EVER = -2, -1
 
+-- What the leases hold of a counter that is not there: it was evicted or deleted, or it is new, which only they can tell. Of
+-- so many of them, a bounded time: beyond that too little is held until they end.
+local function recount(c)
+  local name = ' ' .. string.sub(c.key, #KEYS[c.set] - #'leases' + 1) .. ' '
+  for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[c.set], '-inf', '+inf', 'LIMIT', '0', RECOUNT_AT_MOST)) do
+    local _, last = string.find(member, name, 1, true)
+    if last then
+      c.held = min(c.held + tonumber(string.match(member, '^%d+', last + 1)), MAX_COUNT)
+      c.changed = true
+    end
+  end
+end
+
 -- How long each lease set will live. Without it nobody holds anything of its counters.
 local function lives(counters)
   local left = {}
@@ -158,9 +171,13 @@ local function lives(counters)
     left[s] = call('PTTL', KEYS[s])
   end
   for _, c in ipairs(counters) do
-    if left[c.set] == GONE and c.held > 0 then
-      c.held = 0
-      c.changed = true
+    if left[c.set] == GONE then
+      if c.held > 0 then
+        c.held = 0
+        c.changed = true
+      end
+    elseif c.set > 0 and not c.stored then
+      recount(c)
     end
   end
   return left

@@ -8,7 +8,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::limit::counter::BUCKETS_AHEAD;
 use crate::limit::rules::MAX_COUNT;
-use crate::limit::store::{LEASE_MS, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, TOMBSTONE_MS};
+use crate::limit::store::{LEASE_MS, RECOUNT_AT_MOST, SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL, TOMBSTONE_MS};
 
 pub(super) static RESERVE: LazyLock<Script> =
     LazyLock::new(|| of_counters("", &[ADMISSION, include_str!("reserve.lua")]));
@@ -49,6 +49,7 @@ fn of_counters(flags: &str, parts: &[&str]) -> Script {
         "#!lua{flags}\n\
          local LEASE_MS, TOMBSTONE_MS = {LEASE_MS}, '{TOMBSTONE_MS}'\n\
          local SWEEP_AT_MOST, SWEEP_BEFORE_REFUSAL = '{SWEEP_AT_MOST}', '{SWEEP_BEFORE_REFUSAL}'\n\
+         local RECOUNT_AT_MOST = '{RECOUNT_AT_MOST}'\n\
          local MAX_COUNT, BUCKETS_AHEAD = {MAX_COUNT}, {BUCKETS_AHEAD}\n\
          {COMMON}{}",
         parts.concat()

@@ -100,6 +100,61 @@ async fn a_counter_that_was_evicted_comes_back() {
     bed.refused(vec![hold(&limit, "caller", 1)]).await;
 }
 
+/// I6, after an eviction.
+#[tokio::test]
+async fn what_is_held_of_a_counter_that_is_gone_is_counted_anew_by_whoever_comes_first() {
+    let bed = Bed::redis().await;
+    let Bed::Redis { server, store } = &bed else { unreachable!() };
+    let strict = Arc::new(Limit { mode: Mode::Strict, ..Limit::clone(&fixed()) });
+    let slots = Arc::new(Limit { quantity: Quantity::Concurrency, amount: 3, ..limit("slots", 3, Mode::Soft) });
+    let slots = Arc::new(Limit { window: Window::Fixed(ERA), ..Limit::clone(&slots) });
+    let holds = || vec![hold(&strict, "caller", 100), hold(&slots, "caller", 1)];
+    let held = async || {
+        let states = store.peek(&holds()).await.unwrap();
+        [states[0].held, states[1].held]
+    };
+    let [first, second] = [bed.granted(holds()).await, bed.granted(holds()).await];
+    let lose_counters = async || assert_eq!(delete(server, &format!("att1:*:f{}:*", ERA.as_millis())).await, 2);
+
+    lose_counters().await;
+    assert_eq!(held().await, [200, 2]);
+    let (by, states) = bed.refused(vec![hold(&strict, "caller", 101)]).await;
+    assert_eq!((by, states[0].held), (0, 200));
+    // Of one counter the refusal has told, of the other nobody has asked yet.
+    bed.renew(&first).await;
+    assert_eq!(held().await, [200, 2]);
+
+    lose_counters().await;
+    bed.renew(&second).await;
+    assert_eq!(held().await, [200, 2]);
+
+    lose_counters().await;
+    bed.settle(&settlement(&first, &[30, 0])).await;
+    assert_eq!(held().await, [100, 1]);
+
+    lose_counters().await;
+    let third = bed.granted(holds()).await;
+    assert_eq!(held().await, [200, 2]);
+    for running in [second, third] {
+        bed.settle(&settlement(&running, &[30, 0])).await;
+    }
+    assert_eq!(held().await, [0, 0]);
+}
+
+#[tokio::test]
+async fn what_a_dead_sidecar_held_of_a_counter_that_is_gone_is_given_back_once() {
+    let bed = Bed::redis().await;
+    let Bed::Redis { server, .. } = &bed else { unreachable!() };
+    let limit = Arc::new(Limit { mode: Mode::Strict, ..Limit::clone(&fixed()) });
+    bed.granted(vec![hold(&limit, "caller", 100)]).await;
+    bed.advance(LEASE / 2).await;
+    bed.granted(vec![hold(&limit, "caller", 60)]).await;
+    bed.advance(LEASE * 3 / 4).await;
+    assert_eq!(delete(server, &format!("att1:*:f{}:*", ERA.as_millis())).await, 1);
+    let next = bed.granted(vec![hold(&limit, "caller", 240)]).await;
+    assert_eq!(bed.peek(&next.holds[0]).await, (0, 300));
+}
+
 #[tokio::test]
 async fn without_its_leases_a_counter_holds_nothing() {
     let bed = Bed::redis().await;
