@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
-use crate::limit::{LedgerStats, StoreState};
+use crate::limit::{CostProgram, LedgerStats, StoreState};
 
 /// Buckets for tokens: powers of 4, as OpenTelemetry recommends for `gen_ai.client.token.usage`.
 const TOKEN_BUCKETS: [f64; 14] = [
@@ -78,6 +78,8 @@ struct LimitMetrics {
     refusals: Family<LimitLabels, Counter>,
     shadow_refusals: Family<LimitLabels, Counter>,
     overdraft_tokens: Family<LimitLabels, Counter>,
+    /// Counted by the programs themselves.
+    cost_fallbacks: Family<LimitLabels, Counter>,
 }
 
 /// What the ledger counts itself and is asked for when the page is read.
@@ -222,6 +224,11 @@ impl Telemetry {
             "limit_overdraft_tokens",
             "Tokens used beyond what had been held for them: what a limit may be exceeded by",
             self.limits.overdraft_tokens.clone(),
+        );
+        attache.register(
+            "limit_cost_fallbacks",
+            "Answers whose cost expression failed with their numbers, so that all of their tokens were charged",
+            self.limits.cost_fallbacks.clone(),
         );
         attache.register("affinity_decisions", "Why an endpoint was chosen", self.placements.clone());
         attache.register("usage_estimated", "Answers whose usage the upstream did not say", self.estimated.clone());
@@ -405,6 +412,9 @@ impl Telemetry {
         self.store.queue.set(gauge(ledger.queue_length));
         self.store.reservations.set(gauge(ledger.reservations.unwrap_or(0)));
         self.ledger.show(ledger);
+        for (limit, count) in CostProgram::fallbacks() {
+            self.limits.cost_fallbacks.get_or_create(&LimitLabels { limit }).inner().store(count, Ordering::Relaxed);
+        }
         self.endpoints_cooling.set(gauge(endpoints_cooling));
         let mut page = String::new();
         // Writing to a string does not fail.
@@ -472,5 +482,26 @@ fn error_type(outcome: Outcome) -> &'static str {
         Outcome::Local { reason, .. } => reason,
         Outcome::Cut => "cut",
         Outcome::Cancelled => "cancelled",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attache_proto::Usage;
+
+    use super::*;
+    use crate::limit::CostContext;
+
+    #[test]
+    fn costs_that_failed_are_on_the_page_under_their_limit() {
+        let limit = Arc::from("ns/policy/weighted");
+        let program = CostProgram::compile("input_tokens - cached_input_tokens").unwrap().of_limit(&limit);
+        let [model, backend, route] = ["m", "ns/backend", "ns/route"].map(Arc::<str>::from);
+        let context = CostContext { served_model: Arc::clone(&model), model, backend, route };
+        let odd = Usage { input: 100, output: 10, total: 110, cached_input: 200, ..Usage::default() };
+        program.cost(&odd, &context);
+        program.cost(&Usage { cached_input: 0, ..odd }, &context);
+        let page = Telemetry::default().page(&LedgerStats::default(), 0);
+        assert!(page.contains("attache_limit_cost_fallbacks_total{limit=\"ns/policy/weighted\"} 1\n"), "{page}");
     }
 }

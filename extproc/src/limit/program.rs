@@ -4,10 +4,9 @@
 //! types that do not fit in any branch, and what takes long. Macros (`map`, `all`) do not exist here, so an expression takes
 //! no longer than it is long. What still fails, with the numbers of one answer, costs all of its tokens and is counted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use attache_proto::Usage;
 use cel::common::ast::{Expr, IdedExpr};
@@ -26,10 +25,13 @@ pub struct CostProgram {
     program: Arc<Program>,
     /// In thousandths.
     each: u64,
+    /// The limit whose cost it is; empty for what is only published.
+    limit: Arc<str>,
 }
 
-/// How often an expression failed with the numbers of an answer.
-static FALLBACKS: AtomicU64 = AtomicU64::new(0);
+/// How often the expression of each limit failed with the numbers of an answer. Of the whole process, as a reload makes new
+/// programs of the same limits; as many as limits ever had an expression that failed.
+static FALLBACKS: Mutex<BTreeMap<Arc<str>, u64>> = Mutex::new(BTreeMap::new());
 
 /// Operators and functions, but no macros.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::default().with_optional_support(false).with_stdlib()));
@@ -67,7 +69,7 @@ impl CostProgram {
         // A panic of the parser ends that thread alone.
         let compiled = compiling.map(std::thread::JoinHandle::join);
         let program = compiled.ok().and_then(Result::ok).unwrap_or(Err(InvalidProgram::Unreadable))?;
-        Ok(Self { source: Arc::from(source), program: Arc::new(program), each: 0 })
+        Ok(Self { source: Arc::from(source), program: Arc::new(program), each: 0, limit: Arc::from("") })
     }
 
     /// The tokens of one kind, as an expression.
@@ -91,20 +93,48 @@ impl CostProgram {
         Self { each: self.each.saturating_add(more.saturating_mul(1_000)), ..self }
     }
 
-    /// The cost of `usage`, in thousandths. Where the expression fails or yields what is no cost, it is all of the tokens.
-    pub fn cost(&self, usage: &Usage, context: &CostContext) -> u64 {
-        let cost = evaluate(self.program.expression(), usage, context).ok().and_then(|value| thousandths(&value));
-        let cost = cost.unwrap_or_else(|| {
-            FALLBACKS.fetch_add(1, Ordering::Relaxed);
-            usage.total.saturating_mul(1_000)
-        });
-        cost.saturating_add(self.each).min(MAX_COUNT)
+    /// The same cost, whose failures are counted as those of `limit`.
+    #[must_use]
+    pub fn of_limit(self, limit: &Arc<str>) -> Self {
+        Self { limit: Arc::clone(limit), ..self }
     }
 
-    /// How often an expression of this process failed with the numbers of an answer.
-    pub fn fallbacks() -> u64 {
-        FALLBACKS.load(Ordering::Relaxed)
+    /// The cost of `usage`, in thousandths. Where the expression fails or yields what is no cost, it is all of the tokens, and
+    /// that is counted.
+    pub fn cost(&self, usage: &Usage, context: &CostContext) -> u64 {
+        self.evaluated(usage, context).unwrap_or_else(|| {
+            *fallbacks().entry(Arc::clone(&self.limit)).or_default() += 1;
+            self.fallback(usage)
+        })
     }
+
+    /// The same of a usage that is only expected, which is not counted.
+    pub fn expected_cost(&self, usage: &Usage, context: &CostContext) -> u64 {
+        self.evaluated(usage, context).unwrap_or_else(|| self.fallback(usage))
+    }
+
+    /// How often the expressions of this process failed with the numbers of an answer, by limit.
+    pub fn fallbacks() -> Vec<(Arc<str>, u64)> {
+        fallbacks().iter().map(|(limit, count)| (Arc::clone(limit), *count)).collect()
+    }
+
+    fn evaluated(&self, usage: &Usage, context: &CostContext) -> Option<u64> {
+        let value = evaluate(self.program.expression(), usage, context).ok()?;
+        Some(self.with_each(thousandths(&value)?))
+    }
+
+    fn fallback(&self, usage: &Usage) -> u64 {
+        self.with_each(usage.total.saturating_mul(1_000))
+    }
+
+    fn with_each(&self, cost: u64) -> u64 {
+        cost.saturating_add(self.each).min(MAX_COUNT)
+    }
+}
+
+fn fallbacks() -> MutexGuard<'static, BTreeMap<Arc<str>, u64>> {
+    // Nothing panics between its operations.
+    FALLBACKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PartialEq for CostProgram {
@@ -464,13 +494,16 @@ mod tests {
     fn an_expression_that_fails_with_an_answers_numbers_costs_all_of_its_tokens_and_is_counted() {
         let odd = Usage { cached_input: 200, ..USAGE };
         let huge = Usage { input: 1 << 53, output: 1 << 53, total: 1 << 53, ..USAGE };
-        let of = |source, usage| CostProgram::compile(source).unwrap().cost(usage, &asking("m"));
-        let before = CostProgram::fallbacks();
+        let limit = Arc::from("ns/policy/odd");
+        let of = |source, usage| CostProgram::compile(source).unwrap().of_limit(&limit).cost(usage, &asking("m"));
         assert_eq!(of("input_tokens - cached_input_tokens", &odd), 110_000);
         assert_eq!(of("int(input_tokens) - int(cached_input_tokens)", &odd), 110_000, "below 0");
         assert_eq!(of("double(input_tokens) - double(cached_input_tokens)", &odd), 110_000, "below 0");
         assert_eq!(of("input_tokens * output_tokens", &huge), MAX_COUNT);
-        assert!(CostProgram::fallbacks() >= before + 4);
+        assert_eq!(of("input_tokens", &USAGE), 100_000);
+        let program = CostProgram::compile("input_tokens - cached_input_tokens").unwrap().of_limit(&limit);
+        assert_eq!(program.expected_cost(&odd, &asking("m")), 110_000);
+        assert!(CostProgram::fallbacks().contains(&(limit, 4)));
     }
 
     #[test]

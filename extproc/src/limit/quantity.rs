@@ -33,6 +33,15 @@ impl Quantity {
         }
     }
 
+    /// The same, of the limit of that id: what goes wrong in counting is said to be its.
+    #[must_use]
+    pub fn of_limit(self, id: &Arc<str>) -> Self {
+        match self {
+            Self::Weighted(program) => Self::Weighted(Arc::new(CostProgram::clone(&program).of_limit(id))),
+            other => other,
+        }
+    }
+
     /// What a request has used of this once the model has used `usage`.
     pub fn actual(&self, usage: &Usage, context: &CostContext) -> u64 {
         match self {
@@ -48,8 +57,9 @@ impl Quantity {
     pub fn estimate(&self, estimate: &Estimate, context: &CostContext) -> u64 {
         match self {
             Self::Requests | Self::Concurrency => 1,
+            Self::Weighted(program) => program.expected_cost(&estimate.usage(), context),
             // Whether the upstream has the prompt cached, or the model reasons, cannot be known from the request.
-            Self::Tokens(_) | Self::Weighted(_) | Self::Money(_) => self.actual(&estimate.usage(), context),
+            Self::Tokens(_) | Self::Money(_) => self.actual(&estimate.usage(), context),
         }
     }
 }

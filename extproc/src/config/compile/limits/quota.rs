@@ -120,11 +120,12 @@ fn limit_of(policy: &ObjectName, backend: &str, quota: &QuotaSpec) -> Limit {
     let of_model = model
         .iter()
         .map(|model| Condition { dimension: Dimension::ServedModel, expected: Expected::Is(Arc::clone(&model.value)) });
+    let id = Arc::from(format!("{policy}/{backend}:{place}"));
     Limit {
-        id: Arc::from(format!("{policy}/{backend}:{place}")),
         per: selector.per.clone(),
         when: of_model.chain(selector.when.iter().cloned()).collect(),
-        quantity: quantity.clone(),
+        quantity: quantity.clone().of_limit(&id),
+        id,
         amount: *amount,
         low_priority_percent: 100,
         window: window.clone(),

@@ -158,11 +158,12 @@ impl TokenLimitStage<'_> {
 fn limit_of(policy: &ObjectName, spec: &LimitSpec) -> Limit {
     let LimitSpec { name, per, when, counted, low_priority_percent, enforcement, on_store_error } = spec;
     let Counted { quantity, amount, window, mode, cap } = counted;
+    let id = Arc::from(format!("{policy}/{}", name.value));
     Limit {
-        id: Arc::from(format!("{policy}/{}", name.value)),
         per: per.clone(),
         when: when.clone(),
-        quantity: quantity.clone(),
+        quantity: quantity.clone().of_limit(&id),
+        id,
         amount: *amount,
         low_priority_percent: *low_priority_percent,
         window: window.clone(),

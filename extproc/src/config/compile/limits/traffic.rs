@@ -90,13 +90,14 @@ impl<'a> TrafficStage<'a> {
         if rule.sharing == Sharing::PerRoute && !per.contains(&Dimension::Route) {
             per.push(Dimension::Route);
         }
+        // No other policy's limits have brackets in their names.
+        let id = Arc::from(format!("{policy}/rules[{}]", rule.index));
         let limit = Limit {
-            // No other policy's limits have brackets in their names.
-            id: Arc::from(format!("{policy}/rules[{}]", rule.index)),
             per,
             when: rule.selector.when.clone(),
             amount: rule.amount.saturating_mul(quantity.scale()),
-            quantity,
+            quantity: quantity.of_limit(&id),
+            id,
             low_priority_percent: 100,
             window: rule.window.clone(),
             mode: Mode::Check,
