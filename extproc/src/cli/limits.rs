@@ -13,7 +13,8 @@ use super::admin_client::{self, Answer};
 pub(super) enum LimitsCommand {
     /// Show what limits a key or a tenant, and what is left; without either, what there is to ask for.
     Show(ShowArgs),
-    /// Forget what a key has used of one limit. What its requests in flight hold stays.
+    /// Forget what a key has used of one limit. What its requests in flight hold stays. A counter that is not the key's alone,
+    /// such as that of a limit per tenant or model, begins anew for all who share it; they are named.
     Reset(ResetArgs),
 }
 
@@ -79,9 +80,19 @@ impl ResetArgs {
         for counter in list(field(page, "before")) {
             let _ = writeln!(said, "  {}: {} were used", of(field(counter, "of")), plain(field(counter, "used")));
         }
+        let _ = write!(said, "{}", also_of(page));
         let _ = writeln!(said, "{}", text(field(page, "note")));
         Ok(said)
     }
+}
+
+/// Whom a reset concerned besides the key that was named.
+fn also_of(page: &Value) -> String {
+    let mut others: Vec<String> = list(field(page, "alsoOf")).map(|key| text(key).to_owned()).collect();
+    if let Some(more) = field(page, "alsoOfMore").as_u64().filter(|more| *more > 0) {
+        others.push(format!("{more} more"));
+    }
+    if others.is_empty() { String::new() } else { format!("also of those who share it: {}\n", others.join(", ")) }
 }
 
 /// A path with its query.
@@ -160,8 +171,12 @@ fn draw_caller(page: &Value, drawn: &mut String) {
     };
     if let Some(error) = field(page, "error").as_str() {
         let _ = writeln!(drawn, "{error}");
+        if let Some(says) = field(page, "says").as_str() {
+            let _ = writeln!(drawn, "{says}");
+        }
     }
-    let mut rows = vec![["LIMIT", "OF", "", "USED", "HELD", "UP TO", "LEFT", "RESETS IN", ""].map(str::to_owned)];
+    let mut rows =
+        vec![["LIMIT", "OF", "", "USED", "HELD", "UP TO", "LEFT", "ROOM IN", "EMPTY IN", ""].map(str::to_owned)];
     for limit in list(field(page, "limits")) {
         for counter in list(field(limit, "counters")) {
             let shadow = if field(limit, "shadow") == true { "shadow" } else { "" };
@@ -173,7 +188,8 @@ fn draw_caller(page: &Value, drawn: &mut String) {
                 plain(field(counter, "held")),
                 plain(field(counter, "upTo")),
                 plain(field(counter, "remaining")),
-                text(field(counter, "resetsIn")).to_owned(),
+                text(field(counter, "roomIn")).to_owned(),
+                text(field(counter, "emptyIn")).to_owned(),
                 shadow.to_owned(),
             ]);
         }
@@ -273,10 +289,10 @@ mod tests {
             "key": "default/app", "tenant": "acme", "priority": "low",
             "limits": [
                 {"id": "default/fair/day", "shadow": false, "counters": [
-                    {"of": {"tenant": "acme"}, "upTo": 300, "used": 320, "held": 0, "remaining": 0, "resetsIn": "2h0m0s"},
+                    {"of": {"tenant": "acme"}, "upTo": 300, "used": 320, "held": 0, "remaining": 0, "roomIn": "2h0m0s", "emptyIn": "2h0m0s"},
                 ]},
                 {"id": "default/fair/budget", "shadow": true, "counters": [
-                    {"of": {"key": "default/app", "model": "m"}, "upTo": 12.5, "used": 0.25, "held": 0.0, "remaining": 12.25, "resetsIn": "9s"},
+                    {"of": {"key": "default/app", "model": "m"}, "upTo": 12.5, "used": 0.25, "held": 0.0, "remaining": 12.25, "roomIn": null, "emptyIn": "9s"},
                     {"of": "what the key's last requests had in their headers", "upTo": 12.5},
                 ]},
             ],
@@ -286,10 +302,10 @@ mod tests {
             draw(&page),
             "\
 default/app   tenant acme   priority low
-LIMIT                OF                          USED  HELD  UP TO  LEFT   RESETS IN
-default/fair/day     acme            ██████████   320     0    300      0     2h0m0s
-default/fair/budget  default/app, m  █░░░░░░░░░  0.25   0.0   12.5  12.25         9s  shadow
-default/fair/budget  by header                   ?     ?      12.5  ?                 shadow
+LIMIT                OF                          USED  HELD  UP TO  LEFT   ROOM IN  EMPTY IN
+default/fair/day     acme            ██████████   320     0    300      0   2h0m0s    2h0m0s
+default/fair/budget  default/app, m  █░░░░░░░░░  0.25   0.0   12.5  12.25                 9s  shadow
+default/fair/budget  by header                   ?     ?      12.5  ?                         shadow
 last decision, 3s ago, for m: refused by default/fair/day: Quota used up.
 "
         );
@@ -310,6 +326,20 @@ default/fair/day  300 tokens per day for this tenant  default/unified
 keys: default/app
 "
         );
+    }
+
+    #[test]
+    fn an_outage_says_since_when() {
+        let says = "the store has not answered for 12s: what is shown is what this sidecar last saw";
+        let page = json!({"key": null, "error": "the store is unreachable: x", "says": says, "limits": []});
+        assert_eq!(draw(&page), format!("everyone\nthe store is unreachable: x\n{says}\nno limits\n"));
+    }
+
+    #[test]
+    fn a_reset_names_those_who_share_the_counter() {
+        assert_eq!(also_of(&json!({"alsoOf": [], "alsoOfMore": 0})), "");
+        let shared = json!({"alsoOf": ["default/b", "default/c"], "alsoOfMore": 3});
+        assert_eq!(also_of(&shared), "also of those who share it: default/b, default/c, 3 more\n");
     }
 
     #[test]

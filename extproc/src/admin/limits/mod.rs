@@ -18,12 +18,14 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use crate::config::Config;
-use crate::limit::{CounterState, Hold};
-use concern::{Concern, concerns};
+use crate::limit::{CounterState, Dimension, Hold};
+use concern::{Concern, Counter, concerns};
 
 /// Keys that are listed, or explained at once for a tenant.
 const MOST_LISTED: usize = 100;
 const MOST_EXPLAINED: usize = 20;
+/// Keys that are looked at for whether they share a counter: each takes some microseconds for a rule.
+const MOST_COMPARED: usize = 1_000;
 
 /// `GET /limits?key=NAMESPACE/NAME`, `?tenant=NAME`, or neither for a list of what there is to ask for.
 pub(super) async fn show(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Response {
@@ -97,7 +99,12 @@ async fn try_reset(admin: &Admin, peer: SocketAddr, headers: &HeaderMap, query: 
         (Some(key), _) => Some(find_key(&config, key)?),
         (None, Access::Open) => None,
         (None, Access::Keys(_)) => {
-            return Err(Problem::new(StatusCode::BAD_REQUEST, "whose? add key=NAME", Value::Null));
+            let message = "whose? name a key, with `--key NAME` or in a query `key=NAME`";
+            return Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                message,
+                listed(keys(&config).map(|key| key.id.as_str())),
+            ));
         }
     };
     let concerns = concerns_of(admin, &config, key);
@@ -113,13 +120,33 @@ async fn try_reset(admin: &Admin, peer: SocketAddr, headers: &HeaderMap, query: 
         "a limit was reset"
     );
     let before = before.into_iter().map(Some).collect::<Vec<_>>();
+    let sharing = sharing(admin, &config, key, concern);
     Ok(json!({
         "reset": &*concern.limit.id,
         "key": key.map(|key| &key.id),
         "says": format!("{} of {} begins anew", counters(holds.len()), page::says(&concern.limit)),
         "note": "an Envoy whose filter has just refused this key goes on doing so for up to 5 seconds",
-        "before": page::counters(concern, &before),
+        "before": page::counters(concern, page::Source::Store, &before),
+        "alsoOf": listed(sharing.iter().copied()),
+        "alsoOfMore": sharing.len().saturating_sub(MOST_LISTED),
     }))
+}
+
+/// The other keys whose requests fall on one of these counters: theirs is gone as well. A counter by a header's value may be
+/// shared by more, as only those requests tell that the journal remembers.
+fn sharing<'a>(admin: &Admin, config: &'a Config, key: Option<&KeyEntry>, concern: &Concern) -> Vec<&'a str> {
+    // Where the key is counted by, nobody shares: no need to look at thousands.
+    if concern.limit.per.contains(&Dimension::Key) {
+        return Vec::new();
+    }
+    let is_here = |counter: &Counter| concern.counters.iter().any(|own| own.hold.counter == counter.hold.counter);
+    let shares = |other: &&KeyEntry| {
+        let theirs = concerns_of(admin, config, Some(*other));
+        let same = theirs.iter().find(|theirs| theirs.limit.id == concern.limit.id);
+        same.is_some_and(|same| same.counters.iter().any(is_here))
+    };
+    let others = keys(config).filter(|other| key.is_none_or(|key| key.id != other.id));
+    others.take(MOST_COMPARED).filter(shares).map(|other| other.id.as_str()).collect()
 }
 
 fn counters(count: usize) -> String {
@@ -132,18 +159,19 @@ async fn explain(admin: &Admin, config: &Config, key: Option<&KeyEntry>) -> Valu
         concerns.iter().flat_map(|concern| &concern.counters).map(|counter| counter.hold.clone()).collect();
     let mut page = page::caller(key);
     page.insert("generation".to_owned(), json!(config.generation));
-    let states: Vec<Option<CounterState>> = match admin.world.ledger.peek(&holds).await {
-        Ok(states) => states.into_iter().map(Some).collect(),
+    let (source, states): (_, Vec<Option<CounterState>>) = match admin.world.ledger.peek(&holds).await {
+        Ok(states) => (page::Source::Store, states.into_iter().map(Some).collect()),
         Err(error) => {
-            page.insert("error".to_owned(), json!(page::store_error(&error)));
-            Vec::new()
+            let unanswered = admin.world.ledger.unanswered(&holds);
+            page.extend(page::unanswered(&error, &unanswered));
+            (page::Source::Memory, unanswered.known)
         }
     };
     let mut rest = states.as_slice();
     let limits = concerns.iter().map(|concern| {
         let (own, others) = rest.split_at_checked(concern.counters.len()).unwrap_or_default();
         rest = others;
-        page::concern(concern, own)
+        page::concern(concern, source, own)
     });
     page.insert("limits".to_owned(), limits.collect());
     let last = admin.world.journal.last(key.map(|key| key.id.as_str()));
@@ -190,7 +218,11 @@ fn find_key<'a>(config: &'a Config, name: &str) -> Result<&'a KeyEntry, Problem>
 fn find_limit<'a>(concerns: &'a [Concern], name: Option<&str>) -> Result<&'a Concern, Problem> {
     let known = || listed(concerns.iter().map(|concern| &*concern.limit.id));
     let Some(name) = name else {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "which? add limit=ID", known()));
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "which? name a limit, with `--limit ID` or in a query `limit=ID`",
+            known(),
+        ));
     };
     let is_named = |concern: &&Concern| {
         concern.limit.id.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))

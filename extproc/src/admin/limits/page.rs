@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::concern::{Concern, Counter};
 use crate::limit::{
     Cap, Condition, CounterState, Decided, Dimension, Enforcement, Expected, Hold, Keeper, LastDecision, Limit, Mode,
-    OnStoreError, Quantity, Refused, StoreError, Window, amount, measure, subject,
+    OnStoreError, Quantity, Refused, StoreError, Unanswered, Window, amount, measure, subject, until_empty, until_room,
 };
 
 /// Who calls; `None` where no keys are demanded.
@@ -49,41 +49,76 @@ pub(super) fn rule(limit: &Limit, places: &[String]) -> Map<String, Value> {
     }))
 }
 
+/// Who says how counters stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The store.
+    Store,
+    /// This sidecar's memory, as the store does not answer.
+    Memory,
+}
+
 /// A limit with its counters.
-pub(super) fn concern(concern: &Concern, states: &[Option<CounterState>]) -> Map<String, Value> {
+pub(super) fn concern(concern: &Concern, source: Source, states: &[Option<CounterState>]) -> Map<String, Value> {
     let mut page = rule(&concern.limit, &concern.places);
-    page.insert("counters".to_owned(), counters(concern, states));
+    page.insert("counters".to_owned(), counters(concern, source, states));
     page
 }
 
-/// The counters of a limit with their states, in their order; `None` where the store did not say.
-pub(super) fn counters(concern: &Concern, states: &[Option<CounterState>]) -> Value {
+/// The counters of a limit with their states, in their order; `None` where nobody knows.
+pub(super) fn counters(concern: &Concern, source: Source, states: &[Option<CounterState>]) -> Value {
     let counters = concern.counters.iter().enumerate();
-    counters.map(|(index, counter)| of_counter(counter, states.get(index).and_then(Option::as_ref))).collect()
+    counters.map(|(index, counter)| of_counter(counter, source, states.get(index).and_then(Option::as_ref))).collect()
 }
 
-fn of_counter(counter: &Counter, state: Option<&CounterState>) -> Value {
+/// What `GET /limits` says beside the counters while the store does not answer.
+pub(super) fn unanswered(error: &StoreError, unanswered: &Unanswered) -> Map<String, Value> {
+    let lasting = unanswered.lasting.map(spoken);
+    let says = match &lasting {
+        Some(lasting) => {
+            format!("the store has not answered for {lasting}: what is shown is what this sidecar last saw")
+        }
+        None => "the store did not answer just now: what is shown is what this sidecar last saw".to_owned(),
+    };
+    object(json!({"error": store_error(error), "storeSilentFor": lasting, "says": says}))
+}
+
+fn of_counter(counter: &Counter, source: Source, state: Option<&CounterState>) -> Value {
     let hold = &counter.hold;
     let quantity = &hold.limit.quantity;
     let (of, up_to) = (of(counter), figure(quantity, hold.ceiling));
     let Some(state) = state else {
-        return json!({"of": of, "upTo": up_to, "says": "the store does not say how it stands"});
+        return json!({"of": of, "upTo": up_to, "says": format!("not seen by this sidecar yet; {}", meanwhile(hold))});
     };
     let left = left(hold, state);
-    let wait = state.until_used(hold.ceiling.saturating_sub(1), hold.limit.window.slides());
+    let wait = until_room(hold, state);
+    let is_of_window = *quantity != Quantity::Concurrency;
     json!({
         "of": of,
         "upTo": up_to,
         "used": figure(quantity, state.used()),
         "held": figure(quantity, state.held),
         "remaining": figure(quantity, left),
-        "resetsIn": (*quantity != Quantity::Concurrency).then(|| spoken(state.left)),
-        "says": match (left, wait.is_zero()) {
-            (0, false) => format!("used up; something is left in {}", spoken(wait)),
-            (0, true) => "all that is left is held by requests in flight".to_owned(),
-            (left, _) => format!("{} of {} left", amount(quantity, left), amount(quantity, hold.ceiling)),
+        "roomIn": wait.filter(|_| is_of_window).map(spoken),
+        "emptyIn": is_of_window.then(|| spoken(until_empty(hold, state))),
+        "says": match (source, wait) {
+            (Source::Memory, _) => format!("as this sidecar last saw it; {}", meanwhile(hold)),
+            (Source::Store, Some(_)) if state.used() < hold.ceiling => {
+                "all that is left is held by requests in flight".to_owned()
+            }
+            (Source::Store, Some(wait)) => format!("used up; something is left in {}", spoken(wait)),
+            (Source::Store, None) => format!("{} of {} left", amount(quantity, left), amount(quantity, hold.ceiling)),
         },
     })
+}
+
+/// What becomes of requests until the store answers.
+fn meanwhile(hold: &Hold) -> &'static str {
+    match hold.limit.on_store_error {
+        OnStoreError::Local => "until the store answers, each sidecar admits its share of what was left",
+        OnStoreError::Allow => "until the store answers, everything is admitted",
+        OnStoreError::Deny => "until the store answers, nothing is admitted",
+    }
 }
 
 /// `{"tenant": "acme", "model": "m"}`

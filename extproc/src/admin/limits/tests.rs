@@ -10,7 +10,9 @@ use axum::http::HeaderValue;
 use super::*;
 use crate::config::model::Settings;
 use crate::config::{self, Documents};
-use crate::limit::{Dimension, Estimate, Ledger, Limit, Quantity, ReserveRequest, Subject};
+use crate::limit::{
+    Dimension, Estimate, Ledger, Limit, Quantity, RedisOptions, RedisStore, ReserveRequest, SharedOptions, Subject,
+};
 use crate::telemetry::Telemetry;
 use crate::world::World;
 
@@ -49,12 +51,16 @@ const KEYS: &str = r#"
 "#;
 
 fn admin(documents: &[&str]) -> Admin {
+    admin_on(Ledger::memory(), documents)
+}
+
+fn admin_on(ledger: Ledger, documents: &[&str]) -> Admin {
     let documents = Documents::from_text("test.yaml", &documents.concat());
     let config = config::compile(documents, Settings::default(), 1, None).unwrap().config;
     let world = World::new(
         Settings::default(),
         Arc::new(ArcSwap::from_pointee(config)),
-        Ledger::memory(),
+        ledger,
         Arc::new(Telemetry::default()),
     );
     Admin { world: Arc::new(world), ready: Arc::new(AtomicBool::new(true)) }
@@ -145,6 +151,8 @@ async fn use_and_the_last_decision_are_shown() {
     let counter = &limit(&page, "tenant-day")["counters"][0];
     assert_eq!((&counter["used"], &counter["remaining"]), (&json!(320), &json!(0)));
     assert!(counter["says"].as_str().unwrap().starts_with("used up; something is left in "), "{counter}");
+    // A day of the calendar: there is room when it is over, and then nothing is used any more.
+    assert_eq!(counter["roomIn"], counter["emptyIn"]);
     let last = &page["lastDecision"];
     assert_eq!((&last["outcome"], &last["model"]), (&json!("granted"), &json!("small")));
     assert_eq!((&last["limits"][0]["requested"], &last["limits"][0]["remaining"]), (&json!(320), &json!(300)));
@@ -158,6 +166,20 @@ async fn use_and_the_last_decision_are_shown() {
     // Whoever asks without the header, and the two that this key had in it.
     assert_eq!(limit(&page, "team")["counters"].as_array().unwrap().len(), 3);
     assert_eq!(limit(&page, "team")["counters"][1]["used"], 320);
+}
+
+#[tokio::test]
+async fn while_the_store_does_not_answer_it_is_said_what_becomes_of_requests() {
+    let nowhere = RedisStore::connect("redis+unix:///nowhere/redis.sock", RedisOptions::default()).unwrap();
+    let (_, page) = get(&admin_on(Ledger::redis(nowhere, SharedOptions::default()), &[POOL, KEYS]), "key=app").await;
+    let says = page["says"].as_str().unwrap();
+    assert!(says.starts_with("the store did not answer just now: "), "{page}");
+    assert!(page["error"].is_string() && page["storeSilentFor"].is_null(), "{page}");
+    let counter = &limit(&page, "tenant-day")["counters"][0];
+    assert_eq!((&counter["upTo"], &counter["used"]), (&json!(300), &Value::Null));
+    let meanwhile =
+        "not seen by this sidecar yet; until the store answers, each sidecar admits its share of what was left";
+    assert_eq!(counter["says"], meanwhile);
 }
 
 #[tokio::test]
@@ -203,6 +225,8 @@ async fn a_reset_lets_one_limit_begin_anew_and_no_other() {
     assert_eq!((status, &page["reset"], &page["key"]), (200, &json!("default/fair/tenant-day"), &json!("default/app")));
     assert_eq!(page["says"], "the counter of 300 tokens per day for this tenant begins anew");
     assert_eq!(page["before"][0]["used"], 320);
+    // It may call nothing, so it uses no counter.
+    assert_eq!((&page["alsoOf"], &page["alsoOfMore"]), (&json!([]), &json!(0)));
     let (_, page) = get(&admin, "key=app").await;
     assert_eq!(limit(&page, "tenant-day")["counters"][0]["used"], 0);
     assert_eq!(limit(&page, "model-minute")["counters"][0]["used"], 1);
@@ -211,6 +235,23 @@ async fn a_reset_lets_one_limit_begin_anew_and_no_other() {
     assert_eq!(page["before"].as_array().unwrap().len(), 2);
     let (_, page) = get(&admin, "key=app").await;
     assert_eq!(limit(&page, "team")["counters"][1]["used"], 0);
+}
+
+#[tokio::test]
+async fn a_reset_names_the_keys_that_share_the_counter() {
+    let neighbour = r#"
+---
+{apiVersion: attache.dev/v1alpha1, kind: ClientKey, metadata: {name: neighbour},
+ spec: {sha256: 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752, tenant: acme, routes: [unified]}}
+---
+{apiVersion: attache.dev/v1alpha1, kind: ClientKey, metadata: {name: stranger},
+ spec: {sha256: fd61a03af4f77d870fc21e05e7e80678095c92d808cfb3b5c279ee04c74aca13, tenant: other, routes: [unified]}}
+"#;
+    let admin = admin(&[POOL, KEYS, neighbour]);
+    let also_of = async |limit: &str| post(&admin, &format!("key=app&limit={limit}")).await.1["alsoOf"].clone();
+    assert_eq!(also_of("tenant-day").await, json!(["default/neighbour"]));
+    assert_eq!(also_of("model-minute").await, json!([]));
+    assert_eq!(also_of("team").await, json!(["default/neighbour", "default/stranger"]));
 }
 
 #[tokio::test]
@@ -226,7 +267,9 @@ async fn a_reset_that_is_not_clear_says_what_could_be_meant() {
         let (found, page) = post(&admin, query).await;
         assert_eq!((found, &page["known"]), (status, &known), "{query}");
     }
-    assert_eq!(post(&admin, "limit=tenant-day").await.0, 400);
+    let (status, whose) = post(&admin, "limit=tenant-day").await;
+    assert_eq!((status, &whose["known"]), (400, &json!(["default/app", "default/idle"])));
+    assert!(whose["error"].as_str().unwrap().contains("`--key NAME`"), "{whose}");
     assert_eq!(post(&admin, "key=nobody&limit=tenant-day").await.0, 404);
 }
 

@@ -42,6 +42,14 @@ impl Circuit {
         }
     }
 
+    /// Since when the store has not been asked.
+    pub(super) fn open_since(&self) -> Option<Instant> {
+        match *self.breaker.borrow() {
+            Breaker::Open { since, .. } => Some(since),
+            Breaker::Closed { .. } => None,
+        }
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.breaker.borrow().is_open()
     }

@@ -70,6 +70,16 @@ impl KnownUse {
         holds.map(|hold| known(hold).unwrap_or(0)).collect()
     }
 
+    /// How each hold's counter stands, as far as is known; `None` for what was never seen, is not kept, or has ended.
+    pub(super) fn states(&self, holds: &[Hold], now: Instant) -> Vec<Option<CounterState>> {
+        let seen = self.seen();
+        let state = |hold: &Hold| {
+            let seen = seen.get(CounterName::of(hold)).filter(|_| is_asked_for(hold))?;
+            Some(CounterState { held: seen.held, ..seen.now(hold, now)? })
+        };
+        holds.iter().map(state).collect()
+    }
+
     /// Forgets these holds' counters.
     pub(super) fn forget(&self, holds: &[Hold]) {
         let mut seen = self.seen();

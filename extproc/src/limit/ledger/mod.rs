@@ -115,6 +115,14 @@ impl Ledger {
         }
     }
 
+    /// What is known of counters that the store did not tell.
+    pub fn unanswered(&self, holds: &[Hold]) -> Unanswered {
+        match self {
+            Self::Memory(_) => Unanswered { lasting: None, known: vec![None; holds.len()] },
+            Self::Redis(ledger) => ledger.unanswered(holds),
+        }
+    }
+
     /// Forgets what was settled: [`Store::reset`].
     ///
     /// # Errors
@@ -125,6 +133,16 @@ impl Ledger {
             Self::Redis(ledger) => ledger.reset(holds).await,
         }
     }
+}
+
+/// What a sidecar knows of counters while the store does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unanswered {
+    /// For how long the store has been left alone; `None` while it is still asked.
+    pub lasting: Option<Duration>,
+    /// How the counters stood when the store last told this sidecar, and what it has itself settled in the store's
+    /// reservations since; `None` where it knows nothing.
+    pub known: Vec<Option<CounterState>>,
 }
 
 /// Figures for metrics; those of Redis are 0 for a ledger in memory.

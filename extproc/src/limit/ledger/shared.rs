@@ -15,7 +15,7 @@ use super::name::CounterName;
 use super::replicas::Replicas;
 use super::settling::SettleQueue;
 use super::shares::Shares;
-use super::{LedgerStats, StoreState};
+use super::{LedgerStats, StoreState, Unanswered};
 use crate::limit::{
     Admission, CounterState, Decision, Growth, Hold, Keeper, RedisStore, ReserveRequest, Settlement, Store, StoreError,
 };
@@ -137,6 +137,12 @@ impl SharedLedger {
 
     pub(super) async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
         self.store.peek(holds).await
+    }
+
+    pub(super) fn unanswered(&self, holds: &[Hold]) -> Unanswered {
+        let now = Instant::now();
+        let since = self.circuit.open_since().map(|since| now.saturating_duration_since(since));
+        Unanswered { lasting: since, known: self.known.states(holds, now) }
     }
 
     pub(super) async fn reset(&self, holds: &[Hold]) -> Result<(), StoreError> {

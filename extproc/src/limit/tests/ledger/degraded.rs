@@ -197,6 +197,23 @@ async fn a_sidecar_that_starts_without_redis_serves_from_its_share() {
     assert_eq!(charged(server, &hold).await, (150, 0));
 }
 
+#[tokio::test]
+async fn what_was_last_seen_of_a_counter_is_known_while_redis_does_not_tell() {
+    let mut server = RedisServer::start().await;
+    let ledger = ledger(&server);
+    let hold = local(1_000);
+    charge(&ledger, &Hold { estimate: 100, ..hold.clone() }).await;
+    until("it was charged", async || ledger.stats().queue_length == 0).await;
+    assert_eq!(ledger.unanswered(std::slice::from_ref(&hold)).lasting, None);
+    server.kill();
+    until("the outage was seen", async || ledger.stats().state == StoreState::Degraded).await;
+    let unseen = Hold { counter: super::hold(&hold.limit, "somebody else", 0).counter, ..hold.clone() };
+    let unanswered = ledger.unanswered(&[hold, unseen]);
+    assert!(unanswered.lasting.is_some());
+    let known: Vec<_> = unanswered.known.iter().map(|state| state.map(|state| (state.settled, state.held))).collect();
+    assert_eq!(known, [Some((100, 0)), None]);
+}
+
 /// Whoever watches a sidecar at night sees it, though nobody asks.
 #[tokio::test]
 async fn that_redis_is_gone_and_back_is_seen_without_a_request() {
