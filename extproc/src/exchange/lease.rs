@@ -274,7 +274,7 @@ mod tests {
             label: &|_| None,
             header: &|_| None,
         };
-        let estimate = Estimate { input: 100, input_at_most: 100, output: 300 };
+        let estimate = Estimate { input: 100, input_at_most: 100, output: 300, output_at_most: 300 };
         let request = Arc::new(ReserveRequest::new(&[limit], &subject, estimate));
         match Decision::new(request, Admission::Granted { states: vec![state(0)] }, Keeper::Store) {
             Decision::Granted(reservation) => Lease::of_stream(reservation, bound),

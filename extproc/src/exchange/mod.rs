@@ -35,12 +35,12 @@ use bytes::Bytes;
 
 use crate::affinity::{Answered, DebugHeaders, Ticket};
 use crate::config::model::{Backend, Config, Endpoint};
-use crate::limit::{Decision, Growth, Refused, Reservation, Settlement, StoreError};
+use crate::limit::{Decision, Form, Growth, Refused, Reservation, Settlement, StoreError};
 use crate::route;
 use answering::Answering;
 use body::BodyBuffer;
 use lease::Lease;
-use plan::{Form, Plan};
+use plan::Plan;
 use response::Answer;
 
 /// The proxy sent what does not belong here.
@@ -106,8 +106,21 @@ struct Pending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     First,
-    /// Again, for a shorter answer.
+    /// Again, for an answer that the limits have room for which refused from memory. How the others stand was not known then.
+    Second,
+    /// Again, for an answer that all limits had room for.
     Last,
+}
+
+impl Attempt {
+    /// What follows a refusal that a shorter answer may get round.
+    fn next(self, refused: &Refused) -> Option<Self> {
+        match self {
+            Self::First if !refused.knows_all() => Some(Self::Second),
+            Self::First | Self::Second => Some(Self::Last),
+            Self::Last => None,
+        }
+    }
 }
 
 impl Exchange {
@@ -188,13 +201,16 @@ impl Exchange {
         };
         match decision {
             Ok(Decision::Granted(reservation)) => self.granted(*pending, reservation, now),
-            Ok(Decision::Refused(refused)) => match (pending.attempt, refused.shortened(pending.plan.output.least())) {
-                (Attempt::First, Some(shorter)) => {
-                    self.phase = Phase::Admission(Box::new(Pending { attempt: Attempt::Last, ..*pending }));
-                    Action::Reserve(Arc::new(shorter))
+            Ok(Decision::Refused(refused)) => {
+                let least = pending.plan.output.least();
+                match (pending.attempt.next(&refused), refused.shortened(least)) {
+                    (Some(attempt), Some(shorter)) => {
+                        self.phase = Phase::Admission(Box::new(Pending { attempt, ..*pending }));
+                        Action::Reserve(Arc::new(shorter))
+                    }
+                    _ => self.refused(&refused.of_least(least), now),
                 }
-                _ => self.refused(&refused, now),
-            },
+            }
             Err(_) => {
                 self.note(|summary| summary.admission = Some(AdmissionOutcome::Unavailable));
                 let error =

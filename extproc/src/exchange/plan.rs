@@ -18,8 +18,8 @@ use super::event::{LocalResponse, Mutations, Routing};
 use crate::affinity::{Ask, Fleet, Placement, PlacementMode, Pool, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
 use crate::limit::{
-    CostContext, Estimate, EstimateInput, Experience, Hold, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
-    Subject,
+    CostContext, Estimate, EstimateInput, Experience, Form, Hold, Lesson, MEDIA_TOKENS, Priority, Prompt,
+    ReserveRequest, Subject,
 };
 use crate::route::{self, CoolDown, Resolution};
 
@@ -161,6 +161,7 @@ fn estimate_input(scan: &RequestScan, operation: Operation) -> EstimateInput {
         // An embedding has no output.
         max_tokens: if operation == Operation::Embeddings { Some(0) } else { scan.max_tokens },
         choices: scan.choices.saturating_mul(scan.prompts),
+        form: if scan.stream { Form::Stream } else { Form::Whole },
     }
 }
 
@@ -184,15 +185,6 @@ pub(super) struct Output {
     lowered_to: Option<u64>,
 }
 
-/// How it comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// In one piece.
-    Whole,
-    /// In events, so it can be ended at any of them.
-    Stream,
-}
-
 impl Output {
     fn new(
         scan: RequestScan,
@@ -200,7 +192,7 @@ impl Output {
         input: &EstimateInput,
         reservation: &ReserveRequest,
     ) -> Result<Self, Unbounded> {
-        let form = if scan.stream { Form::Stream } else { Form::Whole };
+        let form = input.form;
         let is_capped = operation != Operation::Embeddings && reservation.holds.iter().any(Hold::is_capped);
         let to_be_bounded = match form {
             Form::Whole if is_capped => {
@@ -304,14 +296,15 @@ impl Plan {
         self.estimate = request.estimate;
         self.unreported.whole = self.unreported.whole.min(self.estimate.output);
         self.unreported.abandoned = self.unreported.abandoned.min(self.estimate.output);
-        let held = self.estimate.output;
+        let each = (self.estimate.output_at_most / self.output.choices).max(1);
         if let Some(bounds) = &self.output.to_be_bounded
             // Checked when the plan was made, as is that the edits lie in the body.
-            && let Ok(edits) = bounds.lowered_to((held / self.output.choices).max(1))
+            && let Ok(edits) = bounds.lowered_to(each)
             && let Ok(splice) = self.splice.clone().and(edits)
         {
             self.splice = splice;
-            self.output.lowered_to = Some(held).filter(|held| self.output.bound.is_none_or(|bound| bound > *held));
+            let all = each.saturating_mul(self.output.choices);
+            self.output.lowered_to = Some(all).filter(|all| self.output.bound.is_none_or(|bound| bound > *all));
         }
         self.reservation = Some(Arc::clone(request));
     }
@@ -320,7 +313,7 @@ impl Plan {
     pub(super) fn lesson(&self, usage: &Usage) -> Lesson {
         let output = match self.output.lowered_to {
             // It would have gone on. How far, nobody knows; as it is, what is learned could only fall.
-            Some(held) if usage.output >= held => usage.output.saturating_mul(2),
+            Some(all) if usage.output >= all => usage.output.saturating_mul(2),
             _ => usage.output,
         };
         let output = (self.output.bound != Some(0)).then_some(output);

@@ -9,6 +9,11 @@ use super::learned::MESSAGE_TOKENS;
 /// lock others out for tokens that hardly any answer uses.
 const OUTPUT_FALLBACK: u64 = 512;
 
+/// Held by a limit that may not be overdrawn, for each choice of an answer in one piece whose client sets no bound: the answer
+/// cannot be held more for as it grows, so it gets room for nearly every length. It is the most that whole generations of models
+/// could answer at all (GPT-4 Turbo, the first GPT-4o), and what is not used is free again when the answer is there.
+const WHOLE_FALLBACK: u64 = 4_096;
+
 /// What an image, a sound or a video is taken to cost: an image of six tiles in OpenAI's high detail (85 + 6 x 170), which is
 /// one of 930 x 930 pixels in Qwen2-VL (28 x 28 a token). Half a minute of sound is near (750 in Qwen2-Audio). How long its
 /// data is says nothing: it is compressed, or a URL.
@@ -27,6 +32,18 @@ pub struct EstimateInput {
     pub max_tokens: Option<u64>,
     /// How many answers are asked for: `n` for each prompt. 0 is read as 1.
     pub choices: u64,
+    /// How the answer comes.
+    pub form: Form,
+}
+
+/// How an answer comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// In one piece: what is held for it has to do.
+    #[default]
+    Whole,
+    /// In events: it can be ended at any of them, and what is held for it grows with it.
+    Stream,
 }
 
 /// What earlier answers of the same model taught.
@@ -59,6 +76,9 @@ pub struct Estimate {
     pub input_at_most: u64,
     /// The answer, in tokens, all choices together.
     pub output: u64,
+    /// The most that the answer is let have before more is held for it, in tokens, all choices together: for limits that may
+    /// not be overdrawn. Never below `output`.
+    pub output_at_most: u64,
 }
 
 impl EstimateInput {
@@ -72,6 +92,7 @@ impl EstimateInput {
                 .saturating_add(self.media_tokens)
                 .saturating_add(template),
             output: self.output(learned),
+            output_at_most: self.output_at_most(learned),
         }
     }
 
@@ -90,6 +111,18 @@ impl EstimateInput {
             None => OUTPUT_FALLBACK.max(self.choices).min(bound),
         }
     }
+
+    fn output_at_most(&self, learned: &Learned) -> u64 {
+        match (self.form, self.output_bound()) {
+            (Form::Stream, _) => self.output(learned),
+            (Form::Whole, Some(bound)) => bound,
+            // Whoever gets long answers gets room for longer ones.
+            (Form::Whole, None) => {
+                let usual = learned.output_p90.unwrap_or(0);
+                WHOLE_FALLBACK.saturating_mul(self.choices.max(1)).max(usual.saturating_mul(2))
+            }
+        }
+    }
 }
 
 impl Estimate {
@@ -105,9 +138,13 @@ mod tests {
     use super::*;
 
     fn estimate(prompt_bytes: u64, max_tokens: Option<u64>, choices: u64, learned: &Learned) -> (u64, u64) {
-        let input = EstimateInput { prompt_bytes, messages: 1, media_tokens: 0, max_tokens, choices };
+        let input = EstimateInput { max_tokens, choices, ..of(prompt_bytes) };
         let Estimate { input, output, .. } = input.estimate(learned);
         (input, output)
+    }
+
+    fn of(prompt_bytes: u64) -> EstimateInput {
+        EstimateInput { prompt_bytes, messages: 1, ..EstimateInput::default() }
     }
 
     #[test]
@@ -137,9 +174,29 @@ mod tests {
 
     #[test]
     fn what_must_not_be_overdrawn_expects_a_dense_prompt() {
-        let input = EstimateInput { prompt_bytes: 400, messages: 2, media_tokens: 7, max_tokens: Some(1), choices: 1 };
-        let expected = Estimate { input: 107, input_at_most: 200 + 7 + 10 + 32, output: 1 };
+        let input = EstimateInput { messages: 2, media_tokens: 7, max_tokens: Some(1), ..of(400) };
+        let expected = Estimate { input: 107, input_at_most: 200 + 7 + 10 + 32, output: 1, output_at_most: 1 };
         assert_eq!(input.estimate(&Learned::default()), expected);
+    }
+
+    #[test]
+    fn an_answer_in_one_piece_that_must_not_overdraw_has_room_for_what_the_client_lets_it_have() {
+        let at_most = |max_tokens: Option<u64>, choices: u64, output_p90: Option<u64>| {
+            let learned = Learned { output_p90, ..Learned::default() };
+            let whole = EstimateInput { max_tokens, choices, ..of(400) };
+            let stream = EstimateInput { form: Form::Stream, ..whole };
+            let [whole, stream] = [whole, stream].map(|input| input.estimate(&learned));
+            assert_eq!(whole.output, stream.output);
+            assert_eq!(stream.output_at_most, stream.output);
+            (whole.output, whole.output_at_most)
+        };
+        assert_eq!(at_most(Some(900), 1, None), (512, 900));
+        assert_eq!(at_most(Some(900), 3, Some(90)), (90, 2_700));
+        assert_eq!(at_most(Some(0), 1, None), (0, 0));
+        assert_eq!(at_most(None, 0, None), (512, 4_096));
+        assert_eq!(at_most(None, 2, Some(90)), (90, 8_192));
+        assert_eq!(at_most(None, 1, Some(2_048)), (2_048, 4_096));
+        assert_eq!(at_most(None, 1, Some(5_000)), (5_000, 10_000));
     }
 
     #[test]
@@ -153,8 +210,13 @@ mod tests {
     #[test]
     fn absurd_numbers_saturate() {
         let all = u64::MAX;
-        let input =
-            EstimateInput { prompt_bytes: all, messages: all, media_tokens: all, max_tokens: Some(all), choices: 9 };
+        let input = EstimateInput {
+            prompt_bytes: all,
+            messages: all,
+            media_tokens: all,
+            choices: all,
+            ..EstimateInput::default()
+        };
         let learned = Learned {
             bytes_per_token: 0.0,
             fewest_bytes_per_token: f64::NAN,
@@ -162,6 +224,6 @@ mod tests {
             output_p90: Some(all),
         };
         let estimate = input.estimate(&learned);
-        assert_eq!(estimate.usage().total, u64::MAX);
+        assert_eq!((estimate.usage().total, estimate.output_at_most), (u64::MAX, u64::MAX));
     }
 }

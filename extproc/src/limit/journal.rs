@@ -159,7 +159,7 @@ mod tests {
             [limit("plain", 300, Mode::Soft), Limit { per, ..limit("by-team", 300, Mode::Soft) }].map(Arc::new);
         let header = move |_: &str| Some(team.as_bytes());
         let subject = Subject { key_id, header: &header, ..nobody() };
-        Arc::new(ReserveRequest::new(&limits, &subject, Estimate { input: 1, input_at_most: 1, output: 39 }))
+        Arc::new(ReserveRequest::new(&limits, &subject, Estimate { input: 1, output: 39, ..Estimate::default() }))
     }
 
     fn granted(request: &Arc<ReserveRequest>, settled: u64) -> Result<Decision, StoreError> {

@@ -33,7 +33,7 @@ mod window;
 pub use clock::{Clock, SystemClock};
 pub use decision::{Decision, Grown, Keeper, Refused, Reservation};
 pub(crate) use estimate::MEDIA_TOKENS;
-pub use estimate::{Estimate, EstimateInput, Learned};
+pub use estimate::{Estimate, EstimateInput, Form, Learned};
 pub use journal::{Decided, Journal, LastDecision};
 pub use learned::{Experience, Lesson, Prompt};
 pub use ledger::{DegradedDecisions, Ledger, LedgerStats, SharedLedger, SharedOptions, StoreState, Unanswered};

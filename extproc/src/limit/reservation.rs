@@ -55,10 +55,10 @@ impl ReserveRequest {
         }
     }
 
-    /// The same reservation for an answer of so many tokens.
+    /// The same reservation for an answer that may have so many tokens at most.
     #[must_use]
     pub fn with_output(&self, output_tokens: u64) -> Self {
-        let estimate = Estimate { output: output_tokens, ..self.estimate };
+        let estimate = self.estimate.with_output(output_tokens);
         let hold = |hold: &Hold| Hold { estimate: estimate.of(&hold.limit, &self.context), ..hold.clone() };
         Self { estimate, holds: self.holds.iter().map(hold).collect(), ..self.clone() }
     }
@@ -66,7 +66,9 @@ impl ReserveRequest {
     /// The same reservation with so many more tokens of output.
     #[must_use]
     pub fn grown(&self, output_tokens: u64) -> Self {
-        let estimate = Estimate { output: self.estimate.output.saturating_add(output_tokens), ..self.estimate };
+        let more = |output: u64| output.saturating_add(output_tokens);
+        let Estimate { output, output_at_most, .. } = self.estimate;
+        let estimate = Estimate { output: more(output), output_at_most: more(output_at_most), ..self.estimate };
         let grow = |hold: &Hold| Hold {
             // Never less than before, whatever an expression makes of it.
             estimate: estimate.of(&hold.limit, &self.context).max(hold.estimate),
@@ -97,13 +99,21 @@ impl ReserveRequest {
 }
 
 impl Estimate {
-    /// What of `limit` that is. One that may not be overdrawn expects a dense prompt.
+    /// What of `limit` that is. One that may not be overdrawn expects a dense prompt, and as long an answer as there may be.
     pub(super) fn of(&self, limit: &Limit, context: &CostContext) -> u64 {
-        let expected = match limit.cap {
-            Cap::Open => *self,
-            Cap::Capped => Self { input: self.input_at_most, ..*self },
+        let Self { input_at_most: input, output_at_most: output, .. } = *self;
+        let expected = match (limit.cap, limit.enforcement) {
+            (Cap::Open, _) => *self,
+            (Cap::Capped, Enforcement::Refuse) => Self { input, output, ..*self },
+            // No answer is bounded for its sake, and it should not count as refused what would have been bounded.
+            (Cap::Capped, Enforcement::Shadow) => Self { input, ..*self },
         };
         limit.quantity.estimate(&expected, context)
+    }
+
+    /// The same for an answer that may have so many tokens at most.
+    pub(super) fn with_output(self, output_tokens: u64) -> Self {
+        Self { output: self.output.min(output_tokens), output_at_most: output_tokens, ..self }
     }
 }
 
@@ -202,9 +212,11 @@ mod tests {
     use super::super::{Condition, Cost, Dimension, Expected, Mode, Priority, Quantity};
     use super::*;
 
+    const ESTIMATE: Estimate = Estimate { input: 100, input_at_most: 200, output: 20, output_at_most: 50 };
+
     fn ask(limits: &[Limit], subject: &Subject<'_>) -> ReserveRequest {
         let limits: Vec<_> = limits.iter().cloned().map(Arc::new).collect();
-        ReserveRequest::new(&limits, subject, Estimate { input: 100, input_at_most: 200, output: 20 })
+        ReserveRequest::new(&limits, subject, ESTIMATE)
     }
 
     #[test]
@@ -238,17 +250,20 @@ mod tests {
     }
 
     #[test]
-    fn a_capped_limit_holds_a_dense_prompt_and_all_holds_grow_by_their_own_cost() {
+    fn a_capped_limit_holds_a_dense_prompt_and_a_long_answer_and_all_holds_grow_by_their_own_cost() {
         let limits = [
             limit("total", 300, Mode::Soft),
             Limit { cap: Cap::Capped, ..limit("capped", 300, Mode::Strict) },
+            Limit { cap: Cap::Capped, enforcement: Enforcement::Shadow, ..limit("shadow", 300, Mode::Strict) },
             Limit { quantity: Quantity::Tokens(Cost::Input), ..limit("input", 300, Mode::Soft) },
             Limit { quantity: Quantity::Requests, ..limit("requests", 300, Mode::Soft) },
         ];
         let request = ask(&limits, &nobody());
         let estimates = |request: &ReserveRequest| request.holds.iter().map(|hold| hold.estimate).collect::<Vec<_>>();
-        assert_eq!(estimates(&request), [120, 220, 100, 1]);
-        assert_eq!(estimates(&request.grown(256)), [376, 476, 100, 1]);
+        assert_eq!(estimates(&request), [120, 250, 220, 100, 1]);
+        assert_eq!(estimates(&request.grown(256)), [376, 506, 476, 100, 1]);
+        assert_eq!(estimates(&request.with_output(30)), [120, 230, 220, 100, 1]);
+        assert_eq!(estimates(&request.with_output(10)), [110, 210, 210, 100, 1]);
         assert_eq!(request.grown(256).id, request.id);
     }
 

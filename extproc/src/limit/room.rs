@@ -1,20 +1,45 @@
 //! How long an answer the limits that must not be overdrawn have room for: a caller who has something left is not refused
 //! because an answer of the usual length would be more.
 
-use super::estimate::Estimate;
+use std::sync::Arc;
+
 use super::{CounterState, Hold, Refused, ReserveRequest};
 
 impl Refused {
     /// The same request for a shorter answer, of at least so many tokens, where only limits with a cap refused it and all of
-    /// them have room for that.
+    /// them, as far as is known, have room for that.
     pub fn shortened(&self, least_output: u64) -> Option<ReserveRequest> {
-        let stands_anyway = |(hold, state): (&Hold, &CounterState)| !hold.is_capped() && hold.is_refused(state);
-        if self.standings().any(stands_anyway) {
+        if self.stands_anyway() {
             return None;
         }
-        let states: Option<Vec<_>> = self.states.iter().copied().collect();
-        let room = self.request.output_room(&states?)?;
-        (room >= least_output && room < self.request.estimate.output).then(|| self.request.with_output(room))
+        let room = room(&self.request, self.standings())?;
+        (room >= least_output && room < self.request.estimate.output_at_most).then(|| self.request.with_output(room))
+    }
+
+    /// The same refusal as one of an answer of so many tokens, the fewest that are worth one, where only limits with a cap
+    /// refuse even that: what the client is told is wanting, and when to come back, should not be what it could do without.
+    #[must_use]
+    pub fn of_least(self, least_output: u64) -> Self {
+        if self.stands_anyway() || least_output >= self.request.estimate.output_at_most {
+            return self;
+        }
+        let request = self.request.with_output(least_output);
+        let refuses = |(hold, state): (&Hold, &Option<CounterState>)| state.is_some_and(|it| hold.is_refused(&it));
+        match request.holds.iter().zip(&self.states).position(refuses) {
+            Some(by) => Self { request: Arc::new(request), by, ..self },
+            // Others took what there was, and may give it back.
+            None => self,
+        }
+    }
+
+    /// Whether a limit refuses for which a shorter answer is no way out.
+    fn stands_anyway(&self) -> bool {
+        self.standings().any(|(hold, state)| !hold.is_capped() && hold.is_refused(state))
+    }
+
+    /// Whether it is known of every counter how it stands. A refusal from memory knows those alone that refuse.
+    pub fn knows_all(&self) -> bool {
+        self.states.iter().all(Option::is_some)
     }
 }
 
@@ -22,34 +47,37 @@ impl ReserveRequest {
     /// The longest answer, in tokens and up to what is estimated, for which every limit with a cap has room while its counter
     /// stands at its state, this request's own hold not among what is held. `None` if there is none for the prompt alone.
     pub fn output_room(&self, states: &[CounterState]) -> Option<u64> {
-        let capped: Vec<_> = self.holds.iter().zip(states).filter(|(hold, _)| hold.is_capped()).collect();
-        let fits = |output: u64| {
-            let estimate = Estimate { output, ..self.estimate };
-            capped.iter().all(|(hold, state)| {
-                let estimate = estimate.of(&hold.limit, &self.context);
-                Hold { estimate, ..Hold::clone(hold) }.fits(state)
-            })
-        };
-        // Costs do not fall with the length of an answer, but for expressions that nobody should write; of those the length
-        // that is found fits as well.
-        let (mut room, mut too_much) = (0, self.estimate.output.saturating_add(1));
-        if !fits(room) {
-            return None;
-        }
-        while too_much - room > 1 {
-            let middle = room + (too_much - room) / 2;
-            if fits(middle) { room = middle } else { too_much = middle }
-        }
-        Some(room)
+        room(self, self.holds.iter().zip(states))
     }
+}
+
+fn room<'a>(request: &ReserveRequest, standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>) -> Option<u64> {
+    let capped: Vec<_> = standings.filter(|(hold, _)| hold.is_capped()).collect();
+    let fits = |output: u64| {
+        let estimate = request.estimate.with_output(output);
+        capped.iter().all(|(hold, state)| {
+            let estimate = estimate.of(&hold.limit, &request.context);
+            Hold { estimate, ..Hold::clone(hold) }.fits(state)
+        })
+    };
+    // Costs do not fall with the length of an answer, but for expressions that nobody should write; of those the length
+    // that is found fits as well.
+    let (mut room, mut too_much) = (0, request.estimate.output_at_most.saturating_add(1));
+    if !fits(room) {
+        return None;
+    }
+    while too_much - room > 1 {
+        let middle = room + (too_much - room) / 2;
+        if fits(middle) { room = middle } else { too_much = middle }
+    }
+    Some(room)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use proptest::prelude::*;
 
+    use super::super::Estimate;
     use super::super::tests::{limit, nobody};
     use super::super::{Cap, Limit, Mode, Price, Prices, Quantity};
     use super::*;
@@ -59,7 +87,7 @@ mod tests {
     }
 
     fn refused(limits: &[(Limit, Option<u64>)], output: u64) -> Refused {
-        let estimate = Estimate { input: 50, input_at_most: 100, output };
+        let estimate = Estimate { input: 50, input_at_most: 100, output, output_at_most: output };
         let rules: Vec<_> = limits.iter().map(|(limit, _)| Arc::new(limit.clone())).collect();
         let request = Arc::new(ReserveRequest::new(&rules, &nobody(), estimate));
         let state = |settled: u64| CounterState { settled, ..CounterState::empty() };
@@ -81,7 +109,26 @@ mod tests {
         assert!(refused(&[(capped("a", 1_000), Some(1_000))], 512).shortened(16).is_none());
         let soft = (limit("b", 100, Mode::Soft), Some(100));
         assert!(refused(&[(capped("a", 1_000), Some(700)), soft], 512).shortened(16).is_none());
-        assert!(refused(&[(capped("a", 1_000), Some(700)), (capped("b", 1_000), None)], 512).shortened(16).is_none());
+        assert!(refused(&[(capped("a", 1_000), None)], 512).shortened(16).is_none());
+    }
+
+    #[test]
+    fn a_limit_of_which_nothing_is_known_stands_in_nobodys_way() {
+        let refused = refused(&[(capped("a", 1_000), None), (capped("b", 1_000), Some(700))], 512);
+        assert!(!refused.knows_all());
+        assert_eq!(refused.shortened(16).map(|shorter| shorter.estimate.output), Some(200));
+    }
+
+    #[test]
+    fn a_refusal_tells_of_the_least_that_does_not_fit() {
+        let refusal = |limits: &[(Limit, Option<u64>)]| {
+            let refused = refused(limits, 512).of_least(16);
+            (refused.by, refused.request.estimate.output)
+        };
+        assert_eq!(refusal(&[(capped("a", 1_000), Some(500)), (capped("b", 1_000), Some(885))]), (1, 16));
+        assert_eq!(refusal(&[(capped("a", 1_000), Some(884))]), (0, 512));
+        assert_eq!(refusal(&[(capped("a", 1_000), Some(885)), (limit("b", 100, Mode::Soft), Some(100))]), (0, 512));
+        assert_eq!(refusal(&[(capped("a", 1_000), None)]), (0, 512));
     }
 
     #[test]

@@ -88,25 +88,31 @@ async fn a_stream_ends_where_the_limit_does_and_its_model_server_stops() {
 
 #[tokio::test]
 async fn an_answer_in_one_piece_is_no_longer_than_what_is_held_for_it() {
-    let stack = Stack::builder(capped(1_000)).models(1).without_wasm().start().await.unwrap();
-    let client = of_length(&stack.client().with_key("sk-a"), 5_000);
-    let mut lengths = Vec::new();
-    let refused = loop {
-        let answer = client.chat(&chat()).await.unwrap();
-        if answer.status != 200 {
-            break answer;
-        }
-        let body = answer.json().unwrap();
-        assert_eq!(body["choices"][0]["finish_reason"], "length");
-        lengths.push(body["usage"]["completion_tokens"].as_u64().unwrap());
+    let (limit, default, asked) = (5_323, 4_096, 900);
+    let stack = Stack::builder(capped(limit)).models(1).without_wasm().start().await.unwrap();
+    let client = of_length(&stack.client().with_key("sk-a"), 8_000);
+    let bounded = {
+        let mut body = chat();
+        body["max_tokens"] = json!(asked);
+        body
     };
-    // The usual 512, and what was left of the limit then.
-    assert_eq!(lengths, [512, 1_000 - (9 + 512) - PROMPT_AT_MOST]);
-    let sent: Vec<Value> =
-        stack.models[0].requests().iter().map(|record| serde_json::from_str(&record.body).unwrap()).collect();
-    assert_eq!(sent.iter().map(|body| body["max_tokens"].as_u64().unwrap()).collect::<Vec<_>>(), lengths);
+    // What the client asks for, where there is room; the default, where it asks for nothing; what is left: 300, prompt and all.
+    let left = limit - (9 + asked) - (9 + default) - PROMPT_AT_MOST;
+    assert_eq!(left + PROMPT_AT_MOST, 309);
+    for (body, length) in [(bounded, asked), (chat(), default), (chat(), left)] {
+        let answer = client.chat(&body).await.unwrap().json().unwrap();
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+        assert_eq!(answer["usage"]["completion_tokens"], length);
+        // So many arrive as what is held; it is free again at once.
+        let record = stack.models[0].requests().pop().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&record.body).unwrap()["max_tokens"], length);
+    }
+    // With nothing left there is no answer, and what is told is what even the shortest would need.
+    let refused = client.chat(&chat()).await.unwrap();
     assert_eq!(error(&refused).0, 429);
-    assert_eq!(charged(&stack).await, 2 * 9 + lengths.iter().sum::<u64>());
+    let message = format!("Requested {}.", PROMPT_AT_MOST + 16);
+    assert!(refused.text().contains(&message), "{}", refused.text());
+    assert_eq!(charged(&stack).await, 3 * 9 + asked + default + left);
 }
 
 #[tokio::test]

@@ -105,7 +105,7 @@ async fn use_up(admin: &Admin, model: &str, team: &'static str, tokens: u64) {
         label: &|_| None,
         header: &header,
     };
-    let estimate = Estimate { input: tokens, input_at_most: tokens, output: 0 };
+    let estimate = Estimate { input: tokens, input_at_most: tokens, ..Estimate::default() };
     let request = Arc::new(ReserveRequest::new(&route.limits, &subject, estimate));
     let decision = admin.world.ledger.reserve(&request).await;
     admin.world.journal.record(&request, &decision, SystemTime::now());

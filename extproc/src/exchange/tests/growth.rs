@@ -73,7 +73,7 @@ fn cut_after(text: &str, before: &str) -> Value {
 }
 
 #[test]
-fn an_answer_in_one_piece_is_bounded_by_what_is_held_and_by_no_more_than_the_client_says() {
+fn an_answer_in_one_piece_has_what_the_client_bounds_or_a_generous_default_and_is_kept_to_what_is_held() {
     let chat = |fields: Value| {
         let mut body = chat("metered");
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -82,22 +82,77 @@ fn an_answer_in_one_piece_is_bounded_by_what_is_held_and_by_no_more_than_the_cli
     let bounded = |fields: Value| {
         let mut table = Table::set_capped(100_000);
         table.post(&chat(fields), &[]);
+        let held = table.asked.as_ref().unwrap().holds[0].estimate - PROMPT;
         let (mutations, bodies) = released(table.decide(|state| Admission::Granted { states: vec![state] }));
         let [body] = bodies.as_slice() else { panic!("{bodies:?}") };
         match body {
-            Body::Unchanged => None,
+            Body::Unchanged => (held, None),
             Body::Replaced(bytes) => {
                 assert_eq!(set(&mutations, "content-length"), Some(bytes.len().to_string().as_str()));
-                Some(serde_json::from_slice::<Value>(bytes).unwrap())
+                (held, Some(serde_json::from_slice::<Value>(bytes).unwrap()))
             }
         }
     };
-    assert_eq!(bounded(json!({})), Some(chat(json!({"max_tokens": 512}))));
-    assert_eq!(bounded(json!({"n": 4})), Some(chat(json!({"n": 4, "max_tokens": 128}))));
-    assert_eq!(bounded(json!({"max_tokens": 4_000})), Some(chat(json!({"max_tokens": 512}))));
-    assert_eq!(bounded(json!({"max_completion_tokens": 513})), Some(chat(json!({"max_completion_tokens": 512}))));
-    assert_eq!(bounded(json!({"max_tokens": 20})), None);
-    assert_eq!(bounded(json!({"max_tokens": 512})), None);
+    assert_eq!(bounded(json!({})), (4_096, Some(chat(json!({"max_tokens": 4_096})))));
+    assert_eq!(bounded(json!({"n": 4})), (16_384, Some(chat(json!({"n": 4, "max_tokens": 4_096})))));
+    assert_eq!(bounded(json!({"max_tokens": 20})), (20, None));
+    assert_eq!(bounded(json!({"max_tokens": 900})), (900, None));
+    assert_eq!(bounded(json!({"max_completion_tokens": 20_000, "n": 2})), (40_000, None));
+    // Servers differ in which of two they take.
+    let both = json!({"max_tokens": 900, "max_completion_tokens": 600, "n": 2});
+    assert_eq!(bounded(both), (1_800, None));
+}
+
+#[test]
+fn what_is_left_is_divided_among_the_choices_of_an_answer_in_one_piece() {
+    let mut table = Table::set_capped(PROMPT + 301);
+    let mut body = chat("metered");
+    body["n"] = json!(3);
+    table.post(&body, &[]);
+    let action = table.decide(|state| Admission::Refused { by: 0, states: vec![state] });
+    table.note(&action);
+    let (_, bodies) = released(table.decide(|state| Admission::Granted { states: vec![state] }));
+    assert_eq!(sent(bodies)["max_tokens"], 100);
+}
+
+#[test]
+fn a_refusal_from_memory_that_a_shorter_answer_gets_round_is_asked_for_once_more() {
+    let mut table = Table::set_capped(1_000);
+    let first = Arc::clone(&table.config.routes[1].limits[0]);
+    let other = Arc::new(Limit { id: "other".into(), ..Limit::clone(&first) });
+    let mut config = compiled();
+    config.routes[1].limits = vec![first, other];
+    table.config = Arc::new(config);
+    table.again();
+    let refused = |request: Arc<ReserveRequest>, by: usize, settled: [Option<u64>; 2]| {
+        Ok(Decision::Refused(Refused { request, by, states: settled.map(|settled| settled.map(state)).into() }))
+    };
+    let outputs = |action: &Action| match action {
+        Action::Reserve(request) => (Arc::clone(request), request.estimate.output_at_most),
+        other => panic!("{other:?}"),
+    };
+    let (first, output) = outputs(&table.post(&chat("metered"), &[]));
+    assert_eq!(output, 4_096);
+    let (second, output) = outputs(&table.exchange.admitted(refused(first, 0, [Some(100), None]), table.now));
+    assert_eq!(output, 900 - PROMPT);
+    let (third, output) = outputs(&table.exchange.admitted(refused(second, 1, [Some(100), Some(600)]), table.now));
+    assert_eq!(output, 400 - PROMPT);
+    let last = table.exchange.admitted(refused(third, 1, [Some(100), Some(700)]), table.now);
+    assert_eq!(self::super::refused(last).0, 429);
+}
+
+#[test]
+fn a_refusal_is_of_the_least_that_would_have_been_worth_an_answer() {
+    let mut table = Table::set_capped(300);
+    table.post(&chat("metered"), &[]);
+    let used = 300 - PROMPT - 15;
+    let action =
+        table.decide(|state| Admission::Refused { by: 0, states: vec![CounterState { settled: used, ..state }] });
+    let (status, _, error) = refused(action);
+    let message = error["error"]["message"].as_str().unwrap();
+    assert_eq!(status, 429);
+    assert!(message.contains(&format!("Limit 300, Used {used}, Requested {}. ", PROMPT + 16)), "{message}");
+    assert!(message.contains("try again in"), "{message}");
 }
 
 #[test]
@@ -124,7 +179,7 @@ fn a_caller_with_less_left_than_a_usual_answer_gets_a_shorter_one() {
     let mut table = Table::set_capped(300);
     let action = table.post(&chat("metered"), &[]);
     let Action::Reserve(first) = action else { panic!("{action:?}") };
-    assert_eq!(first.holds[0].estimate, PROMPT + 512);
+    assert_eq!(first.holds[0].estimate, PROMPT + 4_096);
     let action = table.decide(|state| Admission::Refused { by: 0, states: vec![state] });
     let Action::Reserve(second) = &action else { panic!("{action:?}") };
     assert_eq!((&second.id, second.holds[0].estimate), (&first.id, 300));
@@ -342,12 +397,13 @@ fn an_answer_that_was_kept_short_is_not_taken_for_a_short_one() {
         let action = table.post(&chat("metered"), &[]);
         released(table.decide(|state| Admission::Granted { states: vec![state] }));
         let Action::Reserve(request) = action else { panic!("{action:?}") };
-        held.push(request.estimate.output);
+        let most = request.estimate.output_at_most;
+        held.push(most);
         table.answer_head("200", "application/json", "10.0.0.1:80");
-        let usage = json!({"usage": {"prompt_tokens": 9, "completion_tokens": request.estimate.output.min(1_500)}});
+        let usage = json!({"usage": {"prompt_tokens": 9, "completion_tokens": most.min(9_000)}});
         table.answer_body(&usage.to_string(), End::Last);
     }
-    assert_eq!((held[0], held[8], held[9], held[19]), (512, 1_024, 2_048, 2_048));
+    assert_eq!((held[0], held[8], held[9], held[19]), (4_096, 16_384, 18_000, 18_000));
 }
 
 #[test]

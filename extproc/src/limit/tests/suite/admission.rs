@@ -161,7 +161,7 @@ async fn money_is_counted_to_the_millionth(bed: Bed) {
     let prices = Prices { by_model: [].into(), other: Price { input: 3, output: 15, ..Price::default() } };
     let quantity = Quantity::Money(Arc::new(prices));
     let limit = Arc::new(Limit { quantity, ..Limit::clone(&tokens("money", 5_000_000 * BILLION, Mode::Strict)) });
-    let estimate = Estimate { input: 1_000_000 * BILLION, input_at_most: 0, output: 100_000 * BILLION };
+    let estimate = Estimate { input: 1_000_000 * BILLION, output: 100_000 * BILLION, ..Estimate::default() };
     let request = ReserveRequest::new([&limit], &nobody(), estimate);
     assert!(matches!(bed.reserve(&request).await, Admission::Granted { .. }));
     // 3 and 1.5 millions of billions of tokens at a millionth each.

@@ -48,7 +48,7 @@ impl Population {
             header: &|_| None,
         };
         let input = tokens / 2;
-        ReserveRequest::new(&self.limits, &subject, Estimate { input, input_at_most: input, output: tokens - input })
+        ReserveRequest::new(&self.limits, &subject, Estimate { input, output: tokens - input, ..Estimate::default() })
     }
 }
 
