@@ -396,12 +396,17 @@ mod tests {
         let again = going_on.grow(282, Progress::Passing).unwrap();
         assert_eq!(outputs(&again), (300, 556));
         assert!(again.doubt.is_some(), "what became of the first is not known");
-        going_on.answered(&again, &timeout(), 400, Progress::Passing);
-        assert_eq!(going_on.allowance(), Some(812));
-        let behind = going_on.grow(432, Progress::Passing).unwrap();
-        assert_eq!(outputs(&behind), (300, 688));
-        going_on.answered(&behind, &granted(), 440, Progress::Passing);
-        assert_eq!(going_on.allowance(), Some(688));
+        going_on.answered(&again, &timeout(), 600, Progress::Passing);
+        assert_eq!(going_on.allowance(), Some(856));
+        // Until it is certain what is held, nothing else is asked for. Then what was delivered meanwhile is.
+        let certain = going_on.grow(632, Progress::Passing).unwrap();
+        assert_eq!(outputs(&certain), (300, 556));
+        going_on.answered(&certain, &granted(), 640, Progress::Passing);
+        assert_eq!(going_on.allowance(), Some(556));
+        let behind = going_on.grow(640, Progress::Passing).unwrap();
+        assert_eq!((outputs(&behind), behind.doubt.is_none()), ((556, 896), true));
+        going_on.answered(&behind, &granted(), 640, Progress::Passing);
+        assert_eq!(going_on.allowance(), Some(896));
 
         let mut ending = lease(Cap::Capped, OnStoreError::Deny, None);
         let growth = ending.grow(200, Progress::Passing).unwrap();
@@ -410,6 +415,39 @@ mod tests {
         let last = ending.grow(300, Progress::Withheld).unwrap();
         ending.answered(&last, &timeout(), 300, Progress::Withheld);
         assert_eq!(ending.end().map(|error| error.kind), Some(ErrorKind::Unavailable));
+    }
+
+    #[test]
+    fn what_was_asked_for_first_is_in_doubt_until_the_store_answers_whatever_else_is_lost() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        let doubt = |lease: &Lease| lease.reservation.settlement(&Usage::default()).doubt.map(|it| it.estimate.output);
+        let first = lease.grow(200, Progress::Passing).unwrap();
+        lease.answered(&first, &timeout(), 200, Progress::Passing);
+        let renewal = lease.renew().unwrap();
+        lease.answered(&renewal, &timeout(), 200, Progress::Passing);
+        let second = lease.grow(550, Progress::Withheld).unwrap();
+        let unreachable = Err(StoreError::Unreachable(String::new()));
+        lease.answered(&second, &unreachable, 550, Progress::Withheld);
+        assert_eq!(doubt(&lease), Some(556));
+        // A renewal that is answered leaves what was held before.
+        let renewal = lease.renew().unwrap();
+        lease.answered(&renewal, &granted(), 550, Progress::Passing);
+        assert_eq!(doubt(&lease), None);
+        assert_eq!(outputs(&lease.grow(600, Progress::Passing).unwrap()), (300, 856));
+    }
+
+    #[test]
+    fn a_rest_that_is_taken_while_in_doubt_is_the_last_that_is_asked_for() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        let growth = lease.grow(200, Progress::Passing).unwrap();
+        lease.answered(&growth, &refused(550), 210, Progress::Passing);
+        let rest = lease.grow(210, Progress::Passing).unwrap();
+        lease.answered(&rest, &timeout(), 220, Progress::Passing);
+        let again = lease.grow(252, Progress::Passing).unwrap();
+        assert_eq!(outputs(&again), (300, 350));
+        lease.answered(&again, &granted(), 260, Progress::Passing);
+        assert_eq!(lease.allowance(), Some(350));
+        assert!(lease.grow(349, Progress::Passing).is_none());
     }
 
     #[test]

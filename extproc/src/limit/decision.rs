@@ -101,9 +101,15 @@ impl Reservation {
     }
 
     /// A growth to so many more tokens of output; to none, it only begins the lease anew.
+    ///
+    /// While it is in doubt what is held, that is asked for again, however much is wanted: the store gives back what it is told
+    /// may be held, so there must never be more than two such things.
     pub fn growth(&self, output_tokens: u64) -> Growth {
-        let to =
-            if output_tokens == 0 { Arc::clone(&self.request) } else { Arc::new(self.request.grown(output_tokens)) };
+        let to = match &self.doubt {
+            _ if output_tokens == 0 => Arc::clone(&self.request),
+            Some(doubt) => Arc::clone(doubt),
+            None => Arc::new(self.request.grown(output_tokens)),
+        };
         Growth { from: Arc::clone(&self.request), doubt: self.doubt.clone(), to, keeper: self.keeper }
     }
 

@@ -7,6 +7,7 @@ on_all_stores! {
     a_capped_growth_that_does_not_fit_holds_what_was_held_and_renews_it
     a_growth_of_a_limit_without_a_cap_is_never_refused
     a_growth_that_nobody_knows_the_end_of_is_given_back_as_it_was
+    however_many_growths_are_lost_in_a_row_nothing_stays_held
     a_growth_after_the_lease_has_ended_is_held_if_it_fits
     a_growth_after_settling_is_granted_and_holds_nothing
     what_a_dead_sidecar_held_does_not_end_a_living_stream
@@ -87,6 +88,35 @@ async fn a_growth_that_nobody_knows_the_end_of_is_given_back_as_it_was(bed: Bed)
             bed.settle(&settlement(&next.to, &[0])).await;
             assert_eq!(bed.peek(&stream.holds[0]).await, (0, 0));
         }
+    }
+}
+
+async fn however_many_growths_are_lost_in_a_row_nothing_stays_held(bed: Bed) {
+    let limit = capped(1_000);
+    let lost = Err(StoreError::Timeout(Duration::ZERO));
+    // By how much each growth is, and whether it reached the store that did not answer. By none: a renewal.
+    for fates in [
+        [(100, true), (50, false), (0, false)],
+        [(100, false), (50, true), (0, false)],
+        [(100, true), (50, true), (200, false)],
+        [(100, true), (0, true), (200, false)],
+        [(100, true), (0, false), (200, true)],
+    ] {
+        let estimate = Estimate { output: 40, output_at_most: 40, ..Estimate::default() };
+        let request = Arc::new(ReserveRequest::new([&limit], &nobody(), estimate));
+        let admission = bed.reserve(&request).await;
+        let Decision::Granted(mut reservation) = Decision::new(Arc::clone(&request), admission, Keeper::Store) else {
+            panic!()
+        };
+        for (more, reaches) in fates {
+            let growth = reservation.growth(more);
+            if reaches {
+                grown(&bed, &growth).await;
+            }
+            assert_eq!(reservation.note(&growth, &lost), Grown::Unknown);
+        }
+        bed.settle(&reservation.settlement(&attache_proto::Usage::default())).await;
+        assert_eq!(bed.peek(&request.holds[0]).await, (0, 0), "{fates:?}");
     }
 }
 
