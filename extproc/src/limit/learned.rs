@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Learned;
+use super::most::{MAX_TEMPLATE_TOKENS, Most};
 
 /// Pairs of a model and a key: some 3 MB.
 const MAX_PAIRS: usize = 16 * 1024;
@@ -48,13 +49,8 @@ impl Experience {
     /// What is known of a model, and of the answers that it gives to a key.
     pub fn of(&self, model: &str, key_id: Option<&str>) -> Learned {
         let books = self.books();
-        let prompts = books.prompts.get(name(&[model])).copied().unwrap_or_default();
-        Learned {
-            bytes_per_token: prompts.bytes_per_token(),
-            fewest_bytes_per_token: prompts.fewest_bytes_per_token(),
-            template_tokens: prompts.template_tokens.ceil() as u64,
-            output_p90: books.outputs.get(pair(model, key_id)).and_then(|outputs| outputs.p90),
-        }
+        let learned = books.prompts.get(name(&[model])).map(Prompts::learned).unwrap_or_default();
+        Learned { output_p90: books.outputs.get(pair(model, key_id)).and_then(|outputs| outputs.p90), ..learned }
     }
 
     /// Learns from an answer of `model` to a key.
@@ -94,7 +90,7 @@ impl Default for Books {
 impl Prompt {
     /// Whether a tokenizer may have done this: a token of text has no more than 16 bytes on average and no less than half of
     /// one, and no template adds more than some thousand tokens.
-    fn is_plausible(&self) -> bool {
+    pub(super) fn is_plausible(&self) -> bool {
         let most = self.bytes.saturating_mul(2).saturating_add(MAX_TEMPLATE_TOKENS as u64);
         self.bytes > 0 && self.tokens > 0 && self.tokens >= self.bytes / 16 && self.tokens <= most
     }
@@ -102,13 +98,6 @@ impl Prompt {
 
 /// A moving average is by so much of the last sample: it follows a change of traffic within some hundred answers.
 const AVERAGE: f64 = 1.0 / 32.0;
-/// An extreme gives way by so much of what the samples since have been short of it: within some thousand answers.
-const EXTREME: f64 = 1.0 / 256.0;
-/// A hold is safe against prompts that are this much denser than the densest of late.
-const MARGIN: f64 = 0.8;
-/// Prompts below are more of template than of text, and say little of how dense text is.
-const LONG_PROMPT_BYTES: u64 = 1024;
-const MAX_TEMPLATE_TOKENS: f64 = 4096.0;
 /// Tokens of a message that are not in its bytes. In ChatML: `<|im_start|>`, a line feed, `<|im_end|>`, a line feed, and one
 /// for its role, of which the bytes may be counted as less.
 pub(super) const MESSAGE_TOKENS: u64 = 5;
@@ -120,45 +109,31 @@ struct Prompts {
     /// are mostly template.
     bytes: f64,
     tokens: f64,
-    /// The fewest bytes for a token of late, before the margin.
-    fewest: f64,
-    /// The most tokens of late that neither bytes nor messages explain.
-    template_tokens: f64,
+    most: Most,
 }
 
 impl Default for Prompts {
     fn default() -> Self {
-        let Learned { bytes_per_token, fewest_bytes_per_token, template_tokens, .. } = Learned::default();
         // As if one prompt of a thousand tokens had been seen.
-        Self {
-            bytes: 1024.0 * bytes_per_token,
-            tokens: 1024.0,
-            fewest: fewest_bytes_per_token / MARGIN,
-            template_tokens: template_tokens as f64,
-        }
+        let bytes = 1024.0 * Learned::default().bytes_per_token;
+        Self { bytes, tokens: 1024.0, most: Most::default() }
     }
 }
 
 impl Prompts {
     fn learn(&mut self, prompt: &Prompt) {
-        let (bytes, tokens) = (prompt.bytes as f64, prompt.tokens as f64);
-        self.bytes += AVERAGE * (bytes - self.bytes);
-        self.tokens += AVERAGE * (tokens - self.tokens);
-        if prompt.bytes >= LONG_PROMPT_BYTES {
-            let sample = bytes / tokens;
-            self.fewest = sample.min(self.fewest + EXTREME * (sample - self.fewest));
+        self.bytes += AVERAGE * (prompt.bytes as f64 - self.bytes);
+        self.tokens += AVERAGE * (prompt.tokens as f64 - self.tokens);
+        self.most.learn(prompt);
+    }
+
+    fn learned(&self) -> Learned {
+        Learned {
+            bytes_per_token: (self.bytes / self.tokens).clamp(0.5, 16.0),
+            fewest_bytes_per_token: self.most.bytes_per_token(),
+            template_tokens: self.most.template_tokens(),
+            output_p90: None,
         }
-        let explained = bytes / self.fewest_bytes_per_token() + (prompt.messages.saturating_mul(MESSAGE_TOKENS)) as f64;
-        let sample = (tokens - explained).clamp(0.0, MAX_TEMPLATE_TOKENS);
-        self.template_tokens = sample.max(self.template_tokens + EXTREME * (sample - self.template_tokens));
-    }
-
-    fn bytes_per_token(&self) -> f64 {
-        (self.bytes / self.tokens).clamp(0.5, 16.0)
-    }
-
-    fn fewest_bytes_per_token(&self) -> f64 {
-        (self.fewest * MARGIN).clamp(0.5, 16.0)
     }
 }
 
@@ -235,8 +210,6 @@ fn name(texts: &[&str]) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn prompt(bytes: u64, tokens: u64) -> Lesson {
@@ -264,30 +237,6 @@ mod tests {
         assert!((learned("dense") - 2.0).abs() < 0.01, "{}", learned("dense"));
         assert!((learned("mixed") - 4.0).abs() < 0.1, "{}", learned("mixed"));
         assert_eq!(learned("other"), 4.0);
-    }
-
-    #[test]
-    fn the_densest_prompt_is_expected_at_once_and_for_long() {
-        let experience = Experience::default();
-        let fewest = || experience.of("m", None).fewest_bytes_per_token;
-        experience.learn("m", None, &prompt(3_000, 3_000));
-        assert!((fewest() - 0.8).abs() < 1e-9, "{}", fewest());
-        for _ in 0..100 {
-            experience.learn("m", None, &prompt(4_000, 1_000));
-        }
-        assert!((1.2..2.0).contains(&fewest()), "{}", fewest());
-        for _ in 0..3_000 {
-            experience.learn("m", None, &prompt(4_000, 1_000));
-        }
-        assert!((3.19..=3.2).contains(&fewest()), "{}", fewest());
-    }
-
-    #[test]
-    fn what_a_template_adds_is_learned_from_short_prompts() {
-        let experience = Experience::default();
-        experience.learn("m", None, &prompt(6, 150));
-        let learned = experience.of("m", None);
-        assert_eq!((learned.fewest_bytes_per_token, learned.template_tokens), (2.0, 142));
     }
 
     #[test]
@@ -341,30 +290,5 @@ mod tests {
         drop(books);
         let is_known = |key: &str| experience.of("m", Some(key)).output_p90.is_some();
         assert!(is_known("regular") && is_known(&(3 * MAX_PAIRS - 1).to_string()) && !is_known("0"));
-    }
-
-    proptest! {
-        #[test]
-        fn the_densest_of_the_last_prompts_would_have_fit(
-            prompts in prop::collection::vec((1u64..100_000, 1u64..50, 5u32..200), 1..64),
-        ) {
-            let experience = Experience::default();
-            let mut last = None;
-            for (bytes, messages, percent) in prompts {
-                let tokens = (bytes * u64::from(percent) / 100).max(1);
-                let prompt = Prompt { bytes, messages, tokens };
-                if prompt.is_plausible() {
-                    experience.learn("m", None, &Lesson { prompt: Some(prompt), output: None });
-                    last = Some(prompt);
-                }
-            }
-            if let Some(prompt) = last {
-                let learned = experience.of("m", None);
-                let input = super::super::EstimateInput {
-                    prompt_bytes: prompt.bytes, messages: prompt.messages, ..Default::default()
-                };
-                prop_assert!(input.estimate(&learned).input_at_most >= prompt.tokens, "{prompt:?} {learned:?}");
-            }
-        }
     }
 }

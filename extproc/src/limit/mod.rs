@@ -16,6 +16,7 @@ mod journal;
 mod learned;
 mod ledger;
 mod memory;
+mod most;
 mod program;
 mod quantity;
 mod redis;

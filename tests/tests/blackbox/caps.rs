@@ -96,23 +96,50 @@ async fn an_answer_in_one_piece_is_no_longer_than_what_is_held_for_it() {
         body["max_tokens"] = json!(asked);
         body
     };
-    // What the client asks for, where there is room; the default, where it asks for nothing; what is left: 300, prompt and all.
-    let left = limit - (9 + asked) - (9 + default) - PROMPT_AT_MOST;
-    assert_eq!(left + PROMPT_AT_MOST, 309);
-    for (body, length) in [(bounded, asked), (chat(), default), (chat(), left)] {
-        let answer = client.chat(&body).await.unwrap().json().unwrap();
+    let ask = async |body: &Value| {
+        let answer = client.chat(body).await.unwrap().json().unwrap();
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
-        assert_eq!(answer["usage"]["completion_tokens"], length);
-        // So many arrive as what is held; it is free again at once.
         let record = stack.models[0].requests().pop().unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&record.body).unwrap()["max_tokens"], length);
-    }
+        let bound = serde_json::from_str::<Value>(&record.body).unwrap()["max_tokens"].as_u64().unwrap();
+        assert_eq!(answer["usage"]["completion_tokens"], bound);
+        bound
+    };
+    // What the client asks for, where there is room; the default, where it asks for nothing; what is left, but for the prompt,
+    // of which the first two answers have taught a little.
+    assert_eq!(ask(&bounded).await, asked);
+    assert_eq!(ask(&chat()).await, default);
+    let left = limit - (9 + asked) - (9 + default);
+    let last = ask(&chat()).await;
+    assert!((left - PROMPT_AT_MOST..=left - 9).contains(&last), "{last} of {left}");
     // With nothing left there is no answer, and what is told is what even the shortest would need.
     let refused = client.chat(&chat()).await.unwrap();
     assert_eq!(error(&refused).0, 429);
-    let message = format!("Requested {}.", PROMPT_AT_MOST + 16);
-    assert!(refused.text().contains(&message), "{}", refused.text());
-    assert_eq!(charged(&stack).await, 3 * 9 + asked + default + left);
+    let text = refused.text();
+    let requested = text.split("Requested ").nth(1).and_then(|rest| rest.split('.').next()).unwrap().parse().unwrap();
+    assert!((9 + 16..=PROMPT_AT_MOST + 16).contains(&requested), "{text}");
+    assert_eq!(charged(&stack).await, 3 * 9 + asked + default + last);
+}
+
+#[tokio::test]
+async fn short_prompts_are_held_closely_once_some_answers_have_come() {
+    let stack = Stack::builder(capped(100_000)).models(1).without_wasm().start().await.unwrap();
+    let client = of_length(&stack.client().with_key("sk-a"), 1);
+    let text = |bytes: usize| json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(bytes)}]});
+    for round in 0..60 {
+        for bytes in [2, 900, 4_000] {
+            assert_eq!(client.chat(&text(bytes)).await.unwrap().status, 200, "{round}");
+        }
+    }
+    // What is left when a prompt of nine tokens has what it may have: how much is held for it shows in what does not fit.
+    let before = charged(&stack).await;
+    let mut body = chat();
+    body["max_tokens"] = json!(200_000);
+    let answer = of_length(&stack.client().with_key("sk-a"), 1).chat(&body).await.unwrap();
+    assert_eq!(answer.status, 200);
+    let record = stack.models[0].requests().pop().unwrap();
+    let bound = serde_json::from_str::<Value>(&record.body).unwrap()["max_tokens"].as_u64().unwrap();
+    let held = 100_000 - before - bound;
+    assert!((9..=9 + 12).contains(&held), "{held}");
 }
 
 #[tokio::test]
