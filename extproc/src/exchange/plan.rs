@@ -18,8 +18,8 @@ use super::event::{LocalResponse, Mutations, Routing};
 use crate::affinity::{Ask, Fleet, Placement, PlacementMode, Pool, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
 use crate::limit::{
-    CostContext, Estimate, EstimateInput, Experience, Form, Hold, Lesson, MEDIA_TOKENS, Priority, Prompt,
-    ReserveRequest, Subject,
+    CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
+    Subject,
 };
 use crate::route::{self, CoolDown, Resolution};
 
@@ -193,7 +193,7 @@ impl Output {
         reservation: &ReserveRequest,
     ) -> Result<Self, Unbounded> {
         let form = input.form;
-        let is_capped = operation != Operation::Embeddings && reservation.holds.iter().any(Hold::is_capped);
+        let is_capped = operation != Operation::Embeddings && reservation.bounds_output();
         let to_be_bounded = match form {
             Form::Whole if is_capped => {
                 // Before anything is reserved for it.

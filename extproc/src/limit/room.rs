@@ -49,6 +49,14 @@ impl ReserveRequest {
     pub fn output_room(&self, states: &[CounterState]) -> Option<u64> {
         room(self, self.holds.iter().zip(states))
     }
+
+    /// Whether a limit that must not be overdrawn counts how long the answer gets.
+    pub fn bounds_output(&self) -> bool {
+        /// Longer than any answer: an expression or a price may round a short one to nothing.
+        const LONG: u64 = 1 << 20;
+        let [none, long] = [0, LONG].map(|output| self.with_output(output));
+        none.holds.iter().zip(&long.holds).any(|(none, long)| none.is_capped() && none.amount() != long.amount())
+    }
 }
 
 fn room<'a>(request: &ReserveRequest, standings: impl Iterator<Item = (&'a Hold, &'a CounterState)>) -> Option<u64> {
@@ -79,7 +87,7 @@ mod tests {
 
     use super::super::Estimate;
     use super::super::tests::{limit, nobody};
-    use super::super::{Cap, Limit, Mode, Price, Prices, Quantity};
+    use super::super::{Cap, Cost, Limit, Mode, Price, Prices, Quantity};
     use super::*;
 
     fn capped(id: &str, amount: u64) -> Limit {
@@ -129,6 +137,18 @@ mod tests {
         assert_eq!(refusal(&[(capped("a", 1_000), Some(884))]), (0, 512));
         assert_eq!(refusal(&[(capped("a", 1_000), Some(885)), (limit("b", 100, Mode::Soft), Some(100))]), (0, 512));
         assert_eq!(refusal(&[(capped("a", 1_000), None)]), (0, 512));
+    }
+
+    #[test]
+    fn a_limit_of_what_comes_before_the_answer_leaves_its_length_alone() {
+        let counting = |quantity: Quantity| Limit { quantity, ..capped("a", 1_000) };
+        let bounds = |limit: Limit, output: u64| refused(&[(limit, None)], output).request.bounds_output();
+        for output in [0, 512, u64::MAX] {
+            assert!(!bounds(counting(Quantity::Tokens(Cost::Input)), output));
+            assert!(bounds(counting(Quantity::Tokens(Cost::Output)), output));
+            assert!(bounds(capped("a", 1_000), output));
+            assert!(!bounds(limit("a", 1_000, Mode::Strict), output));
+        }
     }
 
     #[test]

@@ -167,6 +167,19 @@ fn without_a_cap_and_in_streams_the_clients_bound_stays() {
 }
 
 #[test]
+fn a_cap_on_prompts_leaves_answers_alone() {
+    let mut table = Table::set_capped(1_000);
+    let limit = Limit::clone(&table.config.routes[1].limits[0]);
+    let quantity = crate::limit::Quantity::Tokens(crate::limit::Cost::Input);
+    let mut config = compiled();
+    config.routes[1].limits = vec![Arc::new(Limit { quantity, ..limit })];
+    table.config = Arc::new(config);
+    table.again();
+    table.post(&chat("metered"), &[]);
+    assert_eq!(released(table.decide(|state| Admission::Granted { states: vec![state] })).1, [Body::Unchanged]);
+}
+
+#[test]
 fn a_body_with_bounds_without_end_is_refused_before_anything_is_reserved_for_it() {
     let mut table = Table::set_capped(100_000);
     let body = format!(r#"{{"model":"metered","messages":[]{}}}"#, r#","max_tokens":9"#.repeat(17));
