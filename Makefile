@@ -1,4 +1,4 @@
-# make demo · make test · make bench · make lint: each sets up what it needs, under target/.
+# make demo · make test · make bench · make sim · make lint: each sets up what it needs, under target/.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -42,6 +42,11 @@ bench: wasm ## measure what the sidecar and the filter cost, beside a plain Envo
 	@$(envoy) && REDIS_SERVER="$${REDIS_SERVER:-$$(command -v redis-server)}"; export ENVOY REDIS_SERVER && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
 	$(CARGO_TARGET_DIR)/release/attache-bench $(ARGS)
+
+.PHONY: sim
+sim: ## run the placement on request traces in simulated time; TRACES=DIR OUT=FILE.json ARGS=--help
+	cargo build --release --locked -p attache-tests --bin attache-sim
+	@$(CARGO_TARGET_DIR)/release/attache-sim $(if $(TRACES),--traces "$(TRACES)") $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 .PHONY: lint
 lint: ## rustfmt, clippy with warnings denied, cargo-deny where it is installed

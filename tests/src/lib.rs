@@ -29,10 +29,12 @@ pub mod port;
 pub mod process;
 pub mod redis;
 pub mod sidecar;
+pub mod simulation;
 pub mod sse;
 pub mod stack;
 pub mod template;
 pub mod tools;
+pub mod traces;
 pub mod wait;
 
 pub use client::{Answer, Client, EventStream, Events};
