@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::decision::Sharing;
+
 /// What was scraped says nothing any more after so long.
 pub const STALE_AFTER: Duration = Duration::from_secs(5);
 /// What another sidecar said says nothing any more after so long.
@@ -34,20 +36,28 @@ pub struct OwnLoad {
 #[derive(Debug, Default)]
 pub(super) struct Load {
     requests: u64,
-    /// Pending tokens of requests that were under way when the endpoint was last scraped.
-    before: f64,
-    /// Pending tokens of requests that came since.
-    since: f64,
+    /// What is pending of requests that were under way when the endpoint was last scraped.
+    before: Pending,
+    /// What is pending of requests that came since.
+    since: Pending,
     /// How often it was scraped.
     scrapes: u32,
     scraped: Option<(Scrape, Instant)>,
     peers: HashMap<u64, (OwnLoad, Instant)>,
 }
 
+/// Requests without a first byte of answer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pending {
+    requests: u64,
+    tokens: f64,
+}
+
 /// A request's part of a load, to be given back.
 #[derive(Debug)]
 pub(super) struct Part {
-    tokens: f64,
+    /// `None` when its prompt is computed.
+    tokens: Option<f64>,
     scrapes: u32,
 }
 
@@ -55,15 +65,18 @@ impl Load {
     /// A request with so many tokens to compute is sent.
     pub(super) fn add(&mut self, tokens: f64) -> Part {
         self.requests += 1;
-        self.since += tokens;
-        Part { tokens, scrapes: self.scrapes }
+        self.since.requests += 1;
+        self.since.tokens += tokens;
+        Part { tokens: Some(tokens), scrapes: self.scrapes }
     }
 
     /// Its prompt is computed.
     pub(super) fn computed(&mut self, part: &mut Part) {
-        let tokens = std::mem::take(&mut part.tokens);
-        let sum = if part.scrapes == self.scrapes { &mut self.since } else { &mut self.before };
-        *sum = (*sum - tokens).max(0.0);
+        let Some(tokens) = part.tokens.take() else { return };
+        let pending = if part.scrapes == self.scrapes { &mut self.since } else { &mut self.before };
+        pending.requests = pending.requests.saturating_sub(1);
+        // Sums of fractions do not come back to nothing by themselves.
+        pending.tokens = if pending.requests == 0 { 0.0 } else { (pending.tokens - tokens).max(0.0) };
     }
 
     /// It has ended.
@@ -75,7 +88,9 @@ impl Load {
     pub(super) fn scraped(&mut self, scrape: Scrape, now: Instant) {
         self.scraped = Some((scrape, now));
         self.scrapes = self.scrapes.wrapping_add(1);
-        self.before += std::mem::take(&mut self.since);
+        let since = std::mem::take(&mut self.since);
+        self.before.requests += since.requests;
+        self.before.tokens += since.tokens;
     }
 
     pub(super) fn peer(&mut self, peer: u64, load: OwnLoad, now: Instant) {
@@ -84,7 +99,7 @@ impl Load {
     }
 
     pub(super) fn own(&self) -> OwnLoad {
-        OwnLoad { requests: self.requests, pending_tokens: self.before + self.since }
+        OwnLoad { requests: self.requests, pending_tokens: self.before.tokens + self.since.tokens }
     }
 
     /// The page as it was last seen, unless that is too long ago.
@@ -98,18 +113,21 @@ impl Load {
         self.scraped.and_then(|(scrape, _)| scrape.capacity_tokens)
     }
 
-    /// Tokens that have to be computed before a new request's. A request that waits there is taken for one of
-    /// `average_uncached` tokens.
-    pub(super) fn pending_tokens(&self, average_uncached: f64, now: Instant) -> f64 {
-        let waiting = self.page(now).map_or(0.0, |page| page.waiting.max(0.0) * average_uncached);
-        let seen_by_page = waiting.max(self.before) + self.since;
-        let told: f64 = self
-            .peers
-            .values()
-            .filter(|(_, said)| now.saturating_duration_since(*said) <= PEER_EXPIRES_AFTER)
-            .map(|(load, _)| load.pending_tokens)
-            .sum();
-        seen_by_page.max(self.before + self.since + told)
+    /// Tokens that have to be computed before a new request's: our own, which we know, and others'. Peers that talk know theirs;
+    /// where none do, the page tells how many wait there that are not ours, each taken for one of `average_uncached` tokens.
+    pub(super) fn pending_tokens(&self, average_uncached: f64, sharing: Sharing, now: Instant) -> f64 {
+        let others = match sharing {
+            Sharing::Live => {
+                let fresh = |said: &Instant| now.saturating_duration_since(*said) <= PEER_EXPIRES_AFTER;
+                let told = self.peers.values().filter(|(_, said)| fresh(said));
+                told.map(|(load, _)| load.pending_tokens).sum()
+            }
+            Sharing::None => {
+                let waiting = self.page(now).map_or(0.0, |page| page.waiting);
+                (waiting - self.before.requests as f64).max(0.0) * average_uncached
+            }
+        };
+        self.before.tokens + self.since.tokens + others
     }
 }
 
@@ -121,18 +139,22 @@ mod tests {
         Scrape { waiting, ..Scrape::default() }
     }
 
+    fn pending(load: &Load, now: Instant) -> f64 {
+        load.pending_tokens(1_000.0, Sharing::None, now)
+    }
+
     #[test]
-    fn what_was_sent_since_the_page_was_seen_comes_on_top_of_what_waits_there() {
+    fn of_those_that_wait_our_own_are_known_and_others_are_taken_for_average_ones() {
         let (mut load, now) = (Load::default(), Instant::now());
         let mut first = load.add(3_000.0);
-        assert_eq!(load.pending_tokens(1_000.0, now), 3_000.0);
+        assert_eq!(pending(&load, now), 3_000.0);
         load.scraped(waiting(5.0), now);
-        assert_eq!(load.pending_tokens(1_000.0, now), 5_000.0, "the request is among those that wait");
+        assert_eq!(pending(&load, now), 7_000.0, "one of the five is ours");
         let second = load.add(200.0);
-        assert_eq!(load.pending_tokens(1_000.0, now), 5_200.0);
+        assert_eq!(pending(&load, now), 7_200.0);
         load.computed(&mut first);
         load.end(second);
-        assert_eq!(load.pending_tokens(1_000.0, now), 5_000.0);
+        assert_eq!(pending(&load, now), 5_000.0);
         load.end(first);
         assert_eq!(load.own(), OwnLoad::default());
     }
@@ -142,7 +164,7 @@ mod tests {
         let (mut load, now) = (Load::default(), Instant::now());
         let _part = load.add(90_000.0);
         load.scraped(waiting(0.0), now);
-        assert_eq!(load.pending_tokens(1_000.0, now), 90_000.0);
+        assert_eq!(pending(&load, now), 90_000.0);
     }
 
     #[test]
@@ -150,10 +172,10 @@ mod tests {
         let (mut load, now) = (Load::default(), Instant::now());
         load.scraped(waiting(4.0), now);
         load.peer(7, OwnLoad { requests: 1, pending_tokens: 9_000.0 }, now);
-        let at = |after| load.pending_tokens(1_000.0, now + after);
-        assert_eq!(at(PEER_EXPIRES_AFTER), 9_000.0);
-        assert_eq!(at(Duration::from_millis(2_001)), 4_000.0);
-        assert_eq!(at(STALE_AFTER + Duration::from_millis(1)), 0.0);
+        let later = |millis| now + Duration::from_millis(millis);
+        let told = |millis| load.pending_tokens(1_000.0, Sharing::Live, later(millis));
+        assert_eq!((told(2_000), told(2_001)), (9_000.0, 0.0));
+        assert_eq!((pending(&load, later(5_000)), pending(&load, later(5_001))), (4_000.0, 0.0));
     }
 
     #[test]
@@ -162,6 +184,6 @@ mod tests {
         load.peer(7, OwnLoad { requests: 1, pending_tokens: 9_000.0 }, now);
         load.peer(7, OwnLoad { requests: 1, pending_tokens: 100.0 }, now);
         load.peer(8, OwnLoad { requests: 1, pending_tokens: 50.0 }, now);
-        assert_eq!(load.pending_tokens(1_000.0, now), 150.0);
+        assert_eq!(load.pending_tokens(1_000.0, Sharing::Live, now), 150.0);
     }
 }

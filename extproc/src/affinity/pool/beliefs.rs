@@ -10,8 +10,8 @@ use crate::affinity::member::Member;
 use crate::affinity::news::News;
 use crate::affinity::policy::Basis;
 
-/// The most leading blocks that can be hot.
-const HOT_BLOCKS: usize = 64;
+/// The most leading blocks that can be hot: 128 KiB, longer than system prompts and tools are.
+const HOT_BLOCKS: usize = 176;
 /// A block is hot when it is in more than this part of what one endpoint gets of the requests, and is no longer below the other.
 const HOT_ABOVE: f64 = 0.5;
 const COLD_BELOW: f64 = 0.25;

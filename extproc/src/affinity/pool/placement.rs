@@ -157,7 +157,7 @@ impl State {
             .map(|(((member, matched_bytes), cost), rank)| Standing {
                 endpoint: Arc::clone(&member.endpoint.id),
                 matched_bytes,
-                pending_tokens: member.load.pending_tokens(self.average_uncached, now),
+                pending_tokens: member.load.pending_tokens(self.average_uncached, self.sharing(now), now),
                 rank,
                 cost,
             })
@@ -179,7 +179,7 @@ impl State {
                 pending_tokens: if goes_by_key_alone {
                     0.0
                 } else {
-                    member.load.pending_tokens(self.average_uncached, now)
+                    member.load.pending_tokens(self.average_uncached, self.sharing(now), now)
                 },
                 kv_usage: member.load.page(now).map_or(0.0, |page| if goes_by_key_alone { 0.0 } else { page.kv_usage }),
             })
@@ -189,8 +189,12 @@ impl State {
             hot_bytes: walk.hot_bytes as f64,
             bytes_per_token: self.bytes_per_token(),
             keyed,
-            sharing: if self.shared_until.is_some_and(|until| now <= until) { Sharing::Live } else { Sharing::None },
+            sharing: self.sharing(now),
         };
         (decide(&facts, &question, &self.policy.weights), keyed)
+    }
+
+    fn sharing(&self, now: Instant) -> Sharing {
+        if self.shared_until.is_some_and(|until| now <= until) { Sharing::Live } else { Sharing::None }
     }
 }
