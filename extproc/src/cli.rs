@@ -1,7 +1,9 @@
 //! Commands and options. Each option has an environment variable, `ATTACHE_...`.
 
 mod admin_client;
+mod explain;
 mod limits;
+mod table;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -19,6 +21,7 @@ use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use explain::ExplainArgs;
 use limits::LimitsCommand;
 use tracing_subscriber::EnvFilter;
 
@@ -42,6 +45,8 @@ enum Command {
     /// Ask a running sidecar how limits stand, and let one begin anew.
     #[command(subcommand)]
     Limits(LimitsCommand),
+    /// Show what a request's prompt is for a cache: lengths and hashes, never its text.
+    Explain(ExplainArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -200,6 +205,7 @@ impl Cli {
             Command::Check(args) => args.run(),
             Command::Render(RenderCommand::Static(args)) => args.run(),
             Command::Limits(command) => command.run(),
+            Command::Explain(args) => args.run(),
         };
         result.unwrap_or_else(|error| {
             complain(&format!("attache: {error}"));

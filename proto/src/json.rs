@@ -341,48 +341,50 @@ impl<'a> Scanner<'a> {
 ///
 /// A lone surrogate becomes U+FFFD, and what is no escape at all stays as it is.
 pub fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
-    let Some(first) = memchr(b'\\', raw) else {
+    if memchr(b'\\', raw).is_none() {
         return Cow::Borrowed(raw);
-    };
+    }
     let mut text = Vec::with_capacity(raw.len());
-    let (plain, mut rest) = raw.split_at(first);
-    text.extend_from_slice(plain);
-    loop {
+    unescape_each(raw, |piece| text.extend_from_slice(piece));
+    Cow::Owned(text)
+}
+
+/// As [`unescape`], but hands the text over piece by piece: nothing is copied, whatever its length.
+pub fn unescape_each(raw: &[u8], mut take: impl FnMut(&[u8])) {
+    let mut rest = raw;
+    while !rest.is_empty() {
         rest = match rest {
-            [b'\\', b'u', digits @ ..] => unescape_unicode(digits, &mut text),
+            [b'\\', b'u', digits @ ..] => unescape_unicode(digits, &mut take),
             [b'\\', escape, rest @ ..] => {
                 match escape {
-                    b'b' => text.push(0x08),
-                    b'f' => text.push(0x0c),
-                    b'n' => text.push(b'\n'),
-                    b'r' => text.push(b'\r'),
-                    b't' => text.push(b'\t'),
-                    b'"' | b'\\' | b'/' => text.push(*escape),
-                    _ => text.extend_from_slice(&[b'\\', *escape]),
+                    b'b' => take(b"\x08"),
+                    b'f' => take(b"\x0c"),
+                    b'n' => take(b"\n"),
+                    b'r' => take(b"\r"),
+                    b't' => take(b"\t"),
+                    b'"' | b'\\' | b'/' => take(&[*escape]),
+                    _ => take(&[b'\\', *escape]),
                 }
                 rest
             }
+            // A backslash that ends the string escapes nothing.
+            [b'\\'] => {
+                take(b"\\");
+                &[]
+            }
             _ => {
                 let (plain, rest) = rest.split_at(memchr(b'\\', rest).unwrap_or(rest.len()));
-                text.extend_from_slice(plain);
-                match rest {
-                    [] => return Cow::Owned(text),
-                    // A backslash that ends the string escapes nothing.
-                    [b'\\'] => {
-                        text.push(b'\\');
-                        return Cow::Owned(text);
-                    }
-                    _ => rest,
-                }
+                take(plain);
+                rest
             }
         };
     }
 }
 
 /// Reads the digits of a `\u` escape, and of the second half of a surrogate pair; returns what follows.
-fn unescape_unicode<'a>(digits: &'a [u8], text: &mut Vec<u8>) -> &'a [u8] {
+fn unescape_unicode<'a>(digits: &'a [u8], take: &mut impl FnMut(&[u8])) -> &'a [u8] {
     let (Some(unit), Some(mut rest)) = (hex4(digits), digits.get(4..)) else {
-        text.extend_from_slice(br"\u");
+        take(br"\u");
         return digits;
     };
     let mut code = u32::from(unit);
@@ -394,7 +396,7 @@ fn unescape_unicode<'a>(digits: &'a [u8], text: &mut Vec<u8>) -> &'a [u8] {
         rest = low_digits.get(4..).unwrap_or_default();
     }
     let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-    text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+    take(character.encode_utf8(&mut [0; 4]).as_bytes());
     rest
 }
 

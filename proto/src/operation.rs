@@ -37,13 +37,18 @@ pub enum Operation {
     Completions,
     /// `POST /v1/embeddings`
     Embeddings,
+    /// `POST /v1/responses`
+    Responses,
+    /// `POST /v1/messages`, which is `POST /anthropic/v1/messages` as well.
+    Messages,
     /// `GET /v1/models`
     Models,
 }
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 4] = [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Models];
+    pub const ALL: [Self; 6] =
+        [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Responses, Self::Messages, Self::Models];
 
     /// The operation that `method path` calls. `path` is the request's `:path`, query included; `prefix` is what the
     /// operator put in front of the API's own paths (`/enterpriseai/gateway`), or empty.
@@ -52,7 +57,8 @@ impl Operation {
     /// [`PathError`] where no operation has that path, or has it with another method.
     pub fn resolve(method: &str, path: &str, prefix: &str) -> Result<Self, PathError> {
         let path = without_query(path).strip_prefix(prefix).ok_or(PathError::NotFound)?;
-        let operation = Self::ALL.into_iter().find(|operation| operation.path() == path).ok_or(PathError::NotFound)?;
+        let is_at_path = |operation: &Self| operation.path() == path || operation.mounted_path() == Some(path);
+        let operation = Self::ALL.into_iter().find(is_at_path).ok_or(PathError::NotFound)?;
         if operation.method() != method {
             return Err(PathError::MethodNotAllowed { allow: operation.method() });
         }
@@ -62,7 +68,7 @@ impl Operation {
     /// The one method of the operation.
     pub const fn method(self) -> &'static str {
         match self {
-            Self::ChatCompletions | Self::Completions | Self::Embeddings => "POST",
+            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Responses | Self::Messages => "POST",
             Self::Models => "GET",
         }
     }
@@ -73,14 +79,44 @@ impl Operation {
             Self::ChatCompletions => "/v1/chat/completions",
             Self::Completions => "/v1/completions",
             Self::Embeddings => "/v1/embeddings",
+            Self::Responses => "/v1/responses",
+            Self::Messages => "/v1/messages",
             Self::Models => "/v1/models",
         }
+    }
+
+    /// The other path at which gateways commonly mount the operation, if there is one. Servers know it by [`Self::path`] alone.
+    pub const fn mounted_path(self) -> Option<&'static str> {
+        match self {
+            Self::Messages => Some("/anthropic/v1/messages"),
+            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Responses | Self::Models => None,
+        }
+    }
+
+    /// The path to send on where servers do not know the one that was called: [`Self::path`] in place of
+    /// [`Self::mounted_path`], with the same prefix and query.
+    pub fn path_for_server(self, path: &str, prefix: &str) -> Option<String> {
+        let called = without_query(path);
+        let is_mounted = called.strip_prefix(prefix) == Some(self.mounted_path()?);
+        let query = path.get(called.len()..).unwrap_or_default();
+        is_mounted.then(|| format!("{prefix}{}{query}", self.path()))
     }
 
     /// The dialect of the operation's errors.
     pub const fn dialect(self) -> Dialect {
         match self {
-            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Models => Dialect::OpenAi,
+            Self::Messages => Dialect::Anthropic,
+            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Responses | Self::Models => {
+                Dialect::OpenAi
+            }
+        }
+    }
+
+    /// Whether a model writes an answer, whose length a request can bound.
+    pub const fn generates(self) -> bool {
+        match self {
+            Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages => true,
+            Self::Embeddings | Self::Models => false,
         }
     }
 
@@ -88,7 +124,7 @@ impl Operation {
     /// one, which the convention allows, for the list of models.
     pub const fn metric_name(self) -> &'static str {
         match self {
-            Self::ChatCompletions => "chat",
+            Self::ChatCompletions | Self::Responses | Self::Messages => "chat",
             Self::Completions => "text_completion",
             Self::Embeddings => "embeddings",
             Self::Models => "list_models",
@@ -124,10 +160,22 @@ mod tests {
             ("POST", "/v1/chat/completions", Operation::ChatCompletions),
             ("POST", "/v1/completions", Operation::Completions),
             ("POST", "/v1/embeddings", Operation::Embeddings),
+            ("POST", "/v1/responses", Operation::Responses),
+            ("POST", "/v1/messages", Operation::Messages),
+            ("POST", "/anthropic/v1/messages", Operation::Messages),
             ("GET", "/v1/models", Operation::Models),
         ] {
             assert_eq!(Operation::resolve(method, path, ""), Ok(operation));
         }
+    }
+
+    #[test]
+    fn a_server_is_called_at_the_operations_own_path() {
+        let sent = |path: &str, prefix: &str| Operation::Messages.path_for_server(path, prefix);
+        assert_eq!(sent("/anthropic/v1/messages?beta=true", ""), Some("/v1/messages?beta=true".to_owned()));
+        assert_eq!(sent("/gw/anthropic/v1/messages", "/gw"), Some("/gw/v1/messages".to_owned()));
+        assert_eq!(sent("/v1/messages", ""), None);
+        assert_eq!(Operation::Responses.path_for_server("/v1/responses", ""), None);
     }
 
     #[test]
@@ -165,7 +213,11 @@ mod tests {
             "/v1/chat/completions#x",
             "/v1/chat/completions;x",
             "/v1/models/gpt",
-            "/v1/messages",
+            "/v1/messages/count_tokens",
+            "/anthropic",
+            "/anthropic/v1/chat/completions",
+            "/anthropic/anthropic/v1/messages",
+            "/v1/responses/resp_1",
             "http://x/v1/models",
         ] {
             assert_eq!(Operation::resolve("POST", path, ""), Err(PathError::NotFound), "{path}");
@@ -200,6 +252,9 @@ mod tests {
     fn an_operations_dialect_is_that_of_its_path() {
         for operation in Operation::ALL {
             assert_eq!(operation.dialect(), Dialect::of_path(operation.path(), ""));
+            if let Some(path) = operation.mounted_path() {
+                assert_eq!(operation.dialect(), Dialect::of_path(path, ""));
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn scan(operation: Operation, body: &[u8]) -> Result<RequestScan, ScanError>
     let closing_brace = scanner.offset().saturating_sub(1);
     scanner.finish()?;
     fields.bounds.finish(operation, closing_brace);
-    fields.into_scan(body, closing_brace)
+    fields.into_scan(operation, body, closing_brace)
 }
 
 /// What one pass over a request body found. Spans are byte ranges of the body that was scanned.
@@ -55,7 +55,8 @@ pub struct RequestScan {
     pub stream: bool,
     /// The state of `stream_options.include_usage`, and where to splice it.
     pub include_usage: IncludeUsage,
-    /// The largest of `max_tokens`, `max_completion_tokens` that is present, in tokens.
+    /// The largest of `max_tokens`, `max_completion_tokens` that is present, in tokens; for Responses `max_output_tokens`, for
+    /// Anthropic's messages `max_tokens` alone.
     pub max_tokens: Option<u64>,
     /// Where the body bounds the length of its answer.
     pub bounds: OutputBounds,
@@ -64,7 +65,8 @@ pub struct RequestScan {
     pub choices: u64,
     /// How many prompts there are: each has choices of its own. More than 1 for legacy completions alone.
     pub prompts: u64,
-    /// The prompt, piece by piece, in the order of the document; but a message's role comes before what else is in it.
+    /// The prompt, piece by piece, in the order in which chat templates print it, whatever the document's was: fields of the
+    /// template, tools, the system's prompt, messages. Then what is no text of the prompt: schemas, salts, keys.
     pub segments: Vec<Segment>,
 }
 
@@ -209,11 +211,11 @@ pub enum SegmentForm {
     Raw,
 }
 
-/// The kinds of prompt pieces, in the order in which a chat template prints them.
+/// The kinds of prompt pieces. The numbers are part of what prefix hashes are made of: they stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum SegmentKind {
-    /// A field that the chat template prints (`chat_template_kwargs`, `reasoning_effort`, `documents`, `response_format`).
+    /// A field that the chat template prints (`chat_template_kwargs`, `reasoning_effort`, `thinking`, `documents`), raw.
     Template = 1,
     /// One element of `tools`, raw.
     Tool = 2,
@@ -221,20 +223,36 @@ pub enum SegmentKind {
     Role = 3,
     /// Text of a message's content, or of a completion's or embedding's prompt.
     Text = 4,
-    /// What an image, audio or video part carries (its URL or data), raw.
+    /// What an image, sound, video or file is: its URL, data or id; raw where it is in a form we do not know.
     Media = 5,
-    /// `tool_calls`, raw.
+    /// `tool_calls`, raw; the arguments of a `function_call` item; the `input` of a `tool_use` block, raw.
     ToolCalls = 6,
-    /// `tool_call_id`
+    /// `tool_call_id`, `call_id`, and the `id` of a `tool_use` block: it opens the result of a tool.
     ToolCallId = 7,
     /// `name`
     Name = 8,
-    /// `reasoning_content`, or `reasoning` as newer servers call it.
+    /// `reasoning_content`, or `reasoning` as newer servers call it; a `thinking` block.
     Reasoning = 9,
     /// A prompt of token ids, raw.
     Tokens = 10,
     /// `cache_salt`: no part of the prompt, but of the prefix's identity.
     CacheSalt = 11,
+    /// Opens the system's prompt that is no message (`system`, `instructions`): empty.
+    System = 12,
+    /// The form that the answer is to have (`response_format`, the Responses API's `text`). vLLM and SGLang guide the
+    /// sampling by it, and print it nowhere.
+    Schema = 13,
+    /// `conversation`, or its `id`: what the server knows the earlier turns by.
+    Conversation = 14,
+    /// `previous_response_id`: the same, for the last turn.
+    PreviousResponse = 15,
+}
+
+impl SegmentKind {
+    /// Whether it is part of what the model reads.
+    pub const fn is_prompt(self) -> bool {
+        !matches!(self, Self::CacheSalt | Self::Schema | Self::Conversation | Self::PreviousResponse)
+    }
 }
 
 /// Why a body cannot be served. Each is a 400, and its text says what to do.
@@ -303,6 +321,7 @@ impl Fields {
                 b"stream_options" => fields.stream_options = Some(IncludeUsage::scan(scanner)?),
                 b"max_tokens" => fields.read_bound(BoundName::MaxTokens, scanner)?,
                 b"max_completion_tokens" => fields.read_bound(BoundName::MaxCompletionTokens, scanner)?,
+                b"max_output_tokens" => fields.read_bound(BoundName::MaxOutputTokens, scanner)?,
                 b"n_predict" => fields.read_bound(BoundName::NPredict, scanner)?,
                 b"n" => fields.choices = read_u64(scanner)?.1,
                 b"best_of" => fields.candidates = read_u64(scanner)?.1,
@@ -336,26 +355,26 @@ impl Fields {
         Ok(())
     }
 
-    fn into_scan(self, body: &[u8], closing_brace: usize) -> Result<RequestScan, ScanError> {
+    fn into_scan(self, operation: Operation, body: &[u8], closing_brace: usize) -> Result<RequestScan, ScanError> {
         let model = self.model.ok_or(ScanError::NoModel)?;
         let model_span = model.quoted();
         let model = String::from_utf8_lossy(&model.text(body)).into_owned();
         if model.is_empty() {
             return Err(ScanError::ModelNotAString);
         }
-        let prompts = match self.prompt.get(&PromptField::Input) {
+        let prompts = match self.prompt.get(&PromptField::Prompts) {
             // The input of an embedding has no choices; a chat has no such field.
             Some(segments) => segments.len().max(1) as u64,
             None => 1,
         };
-        let mut prompt: Vec<_> = self.prompt.into_values().filter(|segments| !segments.is_empty()).collect();
-        prompt.sort_by_key(|segments| segments.first().map(|segment| segment.span.start));
+        // By field, and so in the order in which a template prints them.
+        let prompt: Vec<_> = self.prompt.into_values().collect();
         Ok(RequestScan {
             model,
             model_span,
             stream: self.stream,
             include_usage: self.stream_options.unwrap_or(IncludeUsage::Absent { insert_at: closing_brace }),
-            max_tokens: self.bounds.largest(),
+            max_tokens: self.bounds.largest(operation),
             bounds: self.bounds,
             choices: self.choices.max(self.candidates).unwrap_or(1).clamp(1, MAX_CHOICES),
             prompts,

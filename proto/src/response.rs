@@ -102,7 +102,7 @@ pub struct ResponseScanner {
 
 #[derive(Debug, Clone)]
 enum Body {
-    Json(Document),
+    Json(Box<Document>),
     EventStream(Box<Stream>),
 }
 
@@ -111,7 +111,7 @@ impl ResponseScanner {
     pub fn new(operation: Operation, format: BodyFormat, visibility: UsageVisibility) -> Self {
         let document = Document::new(operation);
         let body = match format {
-            BodyFormat::Json => Body::Json(document),
+            BodyFormat::Json => Body::Json(Box::new(document)),
             BodyFormat::EventStream => Body::EventStream(Box::new(Stream::new(document, visibility))),
         };
         Self { body, counted: Counted::default() }

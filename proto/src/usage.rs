@@ -24,12 +24,30 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads the `usage` object of an OpenAI answer: chat, completions or embeddings.
+    /// Reads the `usage` object of an answer: of OpenAI's chats, completions, embeddings and responses, or of Anthropic's
+    /// messages.
+    ///
+    /// Anthropic's `input_tokens` leave out what its cache gave and took, which are counts of their own beside it.
     ///
     /// A count that is no whole number from 0 to 2^53 is ignored, as are fields nobody knows. `None` where the bytes are
     /// no JSON object or none of the three counts is there.
     pub fn from_json(bytes: &[u8]) -> Option<Self> {
         Counts::scan(bytes).ok()?.normalised()
+    }
+
+    /// What a later event of the same answer makes of it. Anthropic's name the input at the start and the output at the end;
+    /// what an event does not name is 0 in it.
+    pub(crate) fn updated(&self, later: &Self) -> Self {
+        let input = self.input.max(later.input);
+        let output = self.output.max(later.output);
+        Self {
+            input,
+            output,
+            total: input.saturating_add(output),
+            cached_input: self.cached_input.max(later.cached_input),
+            cache_creation_input: self.cache_creation_input.max(later.cache_creation_input),
+            reasoning: self.reasoning.max(later.reasoning),
+        }
     }
 }
 
@@ -37,12 +55,17 @@ impl Usage {
 #[derive(Default)]
 struct Counts {
     prompt: Option<u64>,
+    /// As the Responses API and Anthropic name it.
+    input: Option<u64>,
     completion: Option<u64>,
     total: Option<u64>,
     cached: Option<u64>,
     /// DeepSeek's name for cached prompt tokens.
     cache_hit: Option<u64>,
     reasoning: Option<u64>,
+    /// Anthropic's: not in its `input_tokens`, but in the `prompt_tokens` of gateways that send both.
+    cache_read: Option<u64>,
+    cache_creation: Option<u64>,
 }
 
 impl Counts {
@@ -52,11 +75,18 @@ impl Counts {
         for_each_field(&mut scanner, |name, scanner| {
             match name {
                 b"prompt_tokens" => counts.prompt = count(scanner)?,
-                b"completion_tokens" => counts.completion = count(scanner)?,
+                b"input_tokens" => counts.input = count(scanner)?,
+                b"completion_tokens" | b"output_tokens" => counts.completion = count(scanner)?.or(counts.completion),
+                b"cache_read_input_tokens" => counts.cache_read = count(scanner)?,
+                b"cache_creation_input_tokens" => counts.cache_creation = count(scanner)?,
                 b"total_tokens" => counts.total = count(scanner)?,
                 b"prompt_cache_hit_tokens" => counts.cache_hit = count(scanner)?,
-                b"prompt_tokens_details" => counts.cached = detail(scanner, b"cached_tokens")?,
-                b"completion_tokens_details" => counts.reasoning = detail(scanner, b"reasoning_tokens")?,
+                b"prompt_tokens_details" | b"input_tokens_details" => {
+                    counts.cached = detail(scanner, b"cached_tokens")?.or(counts.cached);
+                }
+                b"completion_tokens_details" | b"output_tokens_details" => {
+                    counts.reasoning = detail(scanner, b"reasoning_tokens")?.or(counts.reasoning);
+                }
                 _ => {
                     scanner.skip()?;
                 }
@@ -68,15 +98,19 @@ impl Counts {
     }
 
     fn normalised(self) -> Option<Usage> {
-        self.prompt.or(self.completion).or(self.total)?;
-        let input = self.prompt.unwrap_or_default();
+        self.prompt.or(self.input).or(self.completion).or(self.total)?;
+        let (read, created) = (self.cache_read.unwrap_or_default(), self.cache_creation.unwrap_or_default());
+        let input = match self.prompt {
+            Some(prompt) => prompt,
+            None => self.input.unwrap_or_default().saturating_add(read).saturating_add(created),
+        };
         let output = self.completion.unwrap_or_default();
         Some(Usage {
             input,
             output,
             total: self.total.unwrap_or(input.saturating_add(output)),
-            cached_input: self.cached.or(self.cache_hit).unwrap_or_default(),
-            cache_creation_input: 0,
+            cached_input: self.cached.or(self.cache_hit).unwrap_or(read),
+            cache_creation_input: created,
             reasoning: self.reasoning.unwrap_or_default(),
         })
     }
@@ -168,6 +202,26 @@ mod tests {
         assert_eq!(usage(hits), Some(Usage { input: 5, total: 5, cached_input: 4, ..Usage::default() }));
         let both = r#"{"prompt_tokens":5,"prompt_cache_hit_tokens":4,"prompt_tokens_details":{"cached_tokens":3}}"#;
         assert_eq!(usage(both), Some(Usage { input: 5, total: 5, cached_input: 3, ..Usage::default() }));
+    }
+
+    #[test]
+    fn a_responses_usage_is_read_with_its_details() {
+        let text = r#"{"input_tokens":20,"input_tokens_details":{"cached_tokens":16},"output_tokens":5,
+            "output_tokens_details":{"reasoning_tokens":3},"total_tokens":25}"#;
+        let expected =
+            Usage { input: 20, output: 5, total: 25, cached_input: 16, cache_creation_input: 0, reasoning: 3 };
+        assert_eq!(usage(text), Some(expected));
+    }
+
+    #[test]
+    fn what_anthropics_cache_gave_and_took_is_input_once() {
+        let text = r#"{"input_tokens":4,"cache_creation_input_tokens":100,"cache_read_input_tokens":2000,
+            "cache_creation":{"ephemeral_5m_input_tokens":100},"output_tokens":7,"service_tier":"standard"}"#;
+        let expected =
+            Usage { input: 2104, output: 7, total: 2111, cached_input: 2000, cache_creation_input: 100, reasoning: 0 };
+        assert_eq!(usage(text), Some(expected));
+        let translated = r#"{"prompt_tokens":2104,"completion_tokens":7,"cache_read_input_tokens":2000}"#;
+        assert_eq!(usage(translated).map(|usage| (usage.input, usage.cached_input)), Some((2104, 2000)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The admin port: health, metrics, the configuration in force and how limits stand. It is for operators and probes and shows no
-//! secret.
+//! The admin port: health, metrics, the configuration in force, how limits stand and what replicas are thought to hold. It is for
+//! operators and probes and shows no secret.
 
+mod affinity;
 mod limits;
 
 use std::net::SocketAddr;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use axum::extract::State;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -17,6 +18,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::telemetry::PoolFigures;
 use crate::world::World;
 
 /// What the pages read.
@@ -34,6 +36,7 @@ impl Admin {
 
     /// The routes.
     fn router(self) -> Router {
+        let longest_body = usize::try_from(self.world.settings.max_body_bytes).unwrap_or(usize::MAX);
         Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
@@ -41,6 +44,8 @@ impl Admin {
             .route("/config", get(config))
             .route("/limits", get(limits::show))
             .route("/limits/reset", post(limits::reset))
+            .route("/affinity", get(affinity::show))
+            .route("/affinity/explain", post(affinity::explain).layer(DefaultBodyLimit::max(longest_body)))
             .with_state(self)
     }
 
@@ -60,7 +65,9 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     let world = &admin.world;
-    let page = world.telemetry.page(&world.ledger.stats(), world.cooldown.cooling(Instant::now()));
+    let now = Instant::now();
+    let pools = PoolFigures::of(&world.fleet, &world.cooldown, now);
+    let page = world.telemetry.page(&world.ledger.stats(), world.cooldown.cooling(now), pools);
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], page)
 }
 

@@ -22,7 +22,7 @@ const LARGE: usize = 4096;
 /// The chain of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixChain {
-    /// `h_0`: what else than the prompt makes a prefix, such as the model.
+    /// `h_0`: the canon's version and secret.
     pub seed: u64,
     /// `h_1`, `h_2` and so on, one for each full block, at most [`MAX_BLOCKS`].
     pub blocks: Vec<u64>,
@@ -32,25 +32,43 @@ pub struct PrefixChain {
     pub bytes: u64,
 }
 
+impl PrefixChain {
+    /// Where each block lies in the stream: its first byte, its length and its hash.
+    pub fn spans(&self) -> impl Iterator<Item = (u64, usize, u64)> {
+        let mut end = 0;
+        self.blocks.iter().enumerate().map(move |(index, hash)| {
+            let (start, len) = (end, block_len(index));
+            end += len as u64;
+            (start, len, *hash)
+        })
+    }
+}
+
 /// Cuts a stream into blocks as it comes. Holds the hashes and at most one block.
 #[derive(Debug)]
 pub struct Chunker {
     seed: u64,
+    max_blocks: usize,
     blocks: Vec<u64>,
     partial: Vec<u8>,
     bytes: u64,
 }
 
 impl Chunker {
-    /// An empty stream under `seed`.
-    pub fn new(seed: u64) -> Self {
-        Self { seed, blocks: Vec::new(), partial: Vec::new(), bytes: 0 }
+    /// An empty stream under `seed`, whose chain has at most so many blocks, and never more than [`MAX_BLOCKS`].
+    pub fn new(seed: u64, max_blocks: usize) -> Self {
+        Self { seed, max_blocks: max_blocks.min(MAX_BLOCKS), blocks: Vec::new(), partial: Vec::new(), bytes: 0 }
+    }
+
+    /// How long the stream is so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Takes the next bytes of the stream. How the stream is cut into calls makes no difference.
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
-        while self.blocks.len() < MAX_BLOCKS {
+        while self.blocks.len() < self.max_blocks {
             let missing = block_len(self.blocks.len()) - self.partial.len();
             let Some((head, rest)) = bytes.split_at_checked(missing) else {
                 self.partial.extend_from_slice(bytes);
@@ -112,7 +130,7 @@ mod tests {
     }
 
     fn chain_of<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> PrefixChain {
-        let mut chunker = Chunker::new(7);
+        let mut chunker = Chunker::new(7, MAX_BLOCKS);
         chunks.into_iter().for_each(|chunk| chunker.push(chunk));
         chunker.finish()
     }
@@ -140,6 +158,25 @@ mod tests {
         assert_eq!(full.blocks.len(), MAX_BLOCKS);
         assert_eq!(over.blocks, full.blocks);
         assert_eq!(over.bytes, body.len() as u64);
+    }
+
+    #[test]
+    fn a_lower_cap_gives_the_beginning_of_the_chain() {
+        let (text, whole) = (text(100_000), chain(&text(100_000)));
+        let mut chunker = Chunker::new(7, 10);
+        text.chunks(999).for_each(|chunk| chunker.push(chunk));
+        let capped = chunker.finish();
+        assert_eq!(capped.blocks, whole.blocks[..10]);
+        assert_eq!(capped.bytes, 100_000);
+    }
+
+    #[test]
+    fn spans_say_where_the_blocks_lie() {
+        let chain = chain(&text(140_000));
+        let spans: Vec<_> = chain.spans().map(|(start, len, _)| (start, len)).collect();
+        assert_eq!(spans[..2], [(0, 256), (256, 256)]);
+        assert_eq!((spans[64], spans[176], spans.len()), ((16_384, 1024), (131_072, 4096), 178));
+        assert!(chain.spans().map(|(_, _, hash)| hash).eq(chain.blocks.iter().copied()));
     }
 
     #[test]

@@ -28,9 +28,13 @@ impl Fleet {
         Arc::clone(pool)
     }
 
-    /// A new configuration holds. Pools of Backends that are no longer there go, with all that is known.
+    /// A new configuration holds. Pools of Backends that are no longer there go, with all that is known. Where several
+    /// AIServiceBackends share a Backend, the policy of the first holds for the pool.
     pub fn adopt(&self, config: &Config, now: Instant) {
-        for backend in &config.backends {
+        for (index, backend) in config.backends.iter().enumerate() {
+            if config.backends.iter().take(index).any(|other| other.cluster == backend.cluster) {
+                continue;
+            }
             let pool = self.pool(backend, now);
             pool.set_policy(Arc::clone(&backend.affinity));
             pool.set_members(members(backend), now);

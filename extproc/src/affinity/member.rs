@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ages::Ages;
 use super::load::Load;
+use super::recent::Recent;
 use crate::config::model::Endpoint;
 
 /// An endpoint that has just come gets a small part of what it would get, and all of it after so long.
@@ -29,6 +30,8 @@ pub(super) struct Member {
     pub(super) horizon: u32,
     /// Prompt tokens of all requests that were sent here.
     pub(super) routed_tokens: u64,
+    /// The same, of late.
+    pub(super) recent_tokens: Recent,
     /// How far predictions are believed, from 0 to 1.
     pub(super) trust: f64,
     disappointments: u32,
@@ -61,6 +64,7 @@ impl Member {
             ages: Ages::default(),
             horizon,
             routed_tokens: 0,
+            recent_tokens: Recent::default(),
             trust: 1.0,
             disappointments: 0,
             since,

@@ -18,6 +18,8 @@ pub mod policy;
 mod pool;
 pub mod prefix;
 pub mod rank;
+mod recent;
+mod scraping;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -28,5 +30,6 @@ pub use load::{OwnLoad, PEER_EXPIRES_AFTER, STALE_AFTER, Scrape};
 pub use news::News;
 pub use policy::{AffinityPolicy, Basis, DebugHeaders, PlacementMode, Tenancy, Weights};
 pub use pool::{Ask, EndpointStats, Placement, Pool, PoolStats, Reason, SHARING_EXPIRES_AFTER, Standing};
-pub use prefix::PrefixScope;
+pub use prefix::{Canon, Masks, PrefixScope};
+pub use scraping::{Capacity, MetricNames, NotASeries, Scraping, Series};
 pub use ticket::{Answered, Predicted, Ticket};

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::prefix::Canon;
+use super::scraping::Scraping;
+
 /// One CacheAffinityPolicy, or the default where none is attached.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AffinityPolicy {
@@ -16,12 +19,16 @@ pub struct AffinityPolicy {
     pub session_header: Option<Arc<str>>,
     /// Whether two tenants with the same prompt share a cache.
     pub tenancy: Tenancy,
+    /// How prompts are read: what of them differs from request to request, and how much of them is looked at.
+    pub canon: Canon,
     /// What a choice weighs.
     pub weights: Weights,
     /// The most memory that the pool's index takes, in bytes.
     pub index_bytes: usize,
-    /// Tokens that one replica's cache has room for, where its metrics page does not say.
+    /// Tokens that one replica's cache has room for; where this is not said, its metrics page is believed.
     pub cache_tokens: Option<u64>,
+    /// How the replicas' metrics pages are read; `None` where they are not.
+    pub scraping: Option<Scraping>,
     /// Whether clients get `x-attache-decision`.
     pub debug_headers: DebugHeaders,
 }
@@ -34,11 +41,20 @@ impl Default for AffinityPolicy {
             basis: Basis::Prefix,
             session_header: None,
             tenancy: Tenancy::Shared,
+            canon: Canon::default(),
             weights: Weights::default(),
             index_bytes: 64 * 1024 * 1024,
             cache_tokens: None,
+            scraping: Some(Scraping::default()),
             debug_headers: DebugHeaders::Hidden,
         }
+    }
+}
+
+impl AffinityPolicy {
+    /// What of it concerns the pool, which two AIServiceBackends may share: the rest is each request's own.
+    pub fn pool_part(&self) -> impl PartialEq + '_ {
+        (self.basis, self.weights, self.index_bytes, self.cache_tokens, &self.scraping)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::blocks::Chunker;
+use super::blocks::{Chunker, MAX_BLOCKS};
 use super::{AffinityPolicy, Answered, Ask, Basis, OwnLoad, Placement, Pool, PrefixChain, Reason, Scrape, Ticket};
 use crate::config::model::{Endpoint, EndpointAddress};
 
@@ -91,7 +91,7 @@ impl Bed {
 }
 
 fn chain(text: &[u8]) -> Arc<PrefixChain> {
-    let mut chunker = Chunker::new(0);
+    let mut chunker = Chunker::new(0, MAX_BLOCKS);
     chunker.push(text);
     Arc::new(chunker.finish())
 }

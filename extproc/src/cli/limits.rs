@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::admin_client::{self, Answer};
+use super::table::draw_table;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LimitsCommand {
@@ -207,24 +208,6 @@ fn draw_caller(page: &Value, drawn: &mut String) {
             text(field(last, "model")),
             text(field(last, "says"))
         );
-    }
-}
-
-/// Columns as wide as their widest cell.
-fn draw_table<const N: usize>(rows: &[[String; N]], drawn: &mut String) {
-    let mut widths = [0; N];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            let is_number = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains(' ');
-            let _ = if is_number { write!(line, "{cell:>width$}  ") } else { write!(line, "{cell:<width$}  ") };
-        }
-        let _ = writeln!(drawn, "{}", line.trim_end());
     }
 }
 

@@ -1,5 +1,6 @@
 //! The whole way from text to configuration.
 
+mod affinity;
 mod limits;
 
 use std::path::{Path, PathBuf};

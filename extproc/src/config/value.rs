@@ -1,6 +1,7 @@
 //! The values that fields have: text, numbers, durations, times, names, references, choices.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +129,63 @@ pub(super) fn number<T: FromStr + PartialOrd + Display>(node: &Node, log: &mut L
         };
         log.fail(node, format!("expected a whole number from {min} to {max}, found {}", describe(node)), help)
     })
+}
+
+/// A number with a fraction, between two bounds.
+pub(super) fn decimal(node: &Node, log: &mut Log, min: f64, max: f64) -> Option<f64> {
+    // Not what Rust takes besides: `inf`, `NaN`, `1e3`.
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let parse = |text: &str| text.parse::<f64>().ok().filter(|_| is_plain(text));
+    let found = match &node.value {
+        Value::Plain(text) => parse(text).filter(|number| (min..=max).contains(number)),
+        _ => None,
+    };
+    found.or_else(|| {
+        let help = match &node.value {
+            Value::Quoted(text) if parse(text).is_some() => "write it without quotes",
+            _ => "write a number in that range, like `3` or `0.5`",
+        };
+        log.fail(node, format!("expected a number from {min} to {max}, found {}", describe(node)), help)
+    })
+}
+
+/// A number of bytes as a Kubernetes quantity: `64Mi`, `1Gi`, `500M`, `67108864`.
+pub(super) fn byte_quantity(node: &Node, log: &mut Log, bounds: RangeInclusive<u64>) -> Option<u64> {
+    let found = node.text().and_then(|text| parse_bytes(text));
+    found.filter(|bytes| bounds.contains(bytes)).or_else(|| {
+        let (min, max) = (shown_bytes(*bounds.start()), shown_bytes(*bounds.end()));
+        // `MB` and `MiB` are what people write elsewhere.
+        let unit =
+            node.text().and_then(|text| text.strip_suffix(['B', 'b']).filter(|text| parse_bytes(text).is_some()));
+        let help = match unit {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => "write a number and a unit: `512Ki`, `64Mi`, `1Gi`".to_owned(),
+        };
+        log.fail(node, format!("expected a quantity of bytes from {min} to {max}, found {}", describe(node)), help)
+    })
+}
+
+pub(super) fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let factor: u64 = match unit {
+        "" => 1,
+        "k" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn shown_bytes(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes > 0 && bytes % (1 << 30) == 0 => format!("{}Gi", bytes >> 30),
+        bytes if bytes > 0 && bytes % (1 << 20) == 0 => format!("{}Mi", bytes >> 20),
+        bytes => bytes.to_string(),
+    }
 }
 
 /// One of several words.
@@ -346,6 +404,20 @@ mod tests {
         for wrong in ["", "60", "s", "1.5s", "-1s", "1 s", "1y", "99999999999999999999s", "213503982334602d"] {
             assert_eq!(parse_duration(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn bytes_are_a_number_with_a_unit_as_kubernetes_writes_them() {
+        for (text, bytes) in [("64Mi", 64 << 20), ("1Gi", 1 << 30), ("512Ki", 512 << 10), ("2M", 2_000_000), ("7", 7)] {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+        }
+        for wrong in ["", "Mi", "1.5Gi", "-1", "1 Mi", "64MiB", "1mi", "99999999999Gi", "1e6"] {
+            assert_eq!(parse_bytes(wrong), None, "{wrong}");
+        }
+        assert_eq!(
+            (shown_bytes(1 << 20), shown_bytes(4 << 30), shown_bytes(5)),
+            ("1Mi".into(), "4Gi".into(), "5".into())
+        );
     }
 
     #[test]

@@ -14,7 +14,9 @@
 mod answering;
 mod body;
 mod event;
+mod explain;
 mod lease;
+mod placing;
 mod plan;
 mod response;
 mod summary;
@@ -22,6 +24,7 @@ mod summary;
 mod tests;
 
 pub use event::{Action, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
+pub use explain::{Explanation, Question, SiteExplanation, Unexplained, explain};
 pub use plan::Memory;
 pub use summary::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
 

@@ -11,16 +11,17 @@ use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::Head;
 use super::event::{LocalResponse, Mutations, Routing};
-use crate::affinity::{Ask, Fleet, Placement, PlacementMode, Pool, PrefixScope, Tenancy};
+use super::placing::{Candidate, Placed, Request};
+use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
 use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
     Subject,
 };
+use crate::route::site::SiteReason;
 use crate::route::{self, CoolDown, Resolution};
 
 /// What was decided for one request.
@@ -32,6 +33,7 @@ pub(super) struct Plan {
     pub(super) backend: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) placement: Placement,
+    pub(super) site: SiteReason,
     pub(super) splice: Splice,
     pub(super) visibility: UsageVisibility,
     pub(super) estimate: Estimate,
@@ -63,7 +65,6 @@ pub(super) fn plan(
     entropy: u64,
     now: Instant,
 ) -> Result<Plan, LocalResponse> {
-    let cooldown = &*memory.cooldown;
     let dialect = head.operation.dialect();
     let scan = request::scan(head.operation, body).map_err(|error| malformed(&error, dialect))?;
     let unknown = || model_not_found(&scan, dialect);
@@ -76,16 +77,21 @@ pub(super) fn plan(
     };
     let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
     let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
-    let (target, backend) = route::choose(rule, config, cooldown, entropy, now)
-        .and_then(|target| Some((target, config.backends.get(target.backend)?)))
-        .ok_or_else(|| no_backend(dialect))?;
+    let request = Request {
+        operation: head.operation,
+        scan: &scan,
+        body,
+        headers: &head.headers,
+        tenant: head.caller.as_ref().map(Caller::tenant),
+        model,
+        entropy,
+    };
+    let placed = request.place(rule, config, memory, now).and_then(Placed::into_chosen);
+    let (Candidate { target, backend, served_model, pool, placement }, site) =
+        placed.ok_or_else(|| no_backend(dialect))?;
     if config.limits_known(rule_id, target.backend) == LimitsKnown::NotAll {
         return Err(limits_unknown(dialect));
     }
-    let served_model = target.model_override.as_ref().unwrap_or(model);
-    let pool = memory.fleet.pool(backend, now);
-    let ask = ask(&scan, body, head, served_model, backend, entropy);
-    let placement = pool.place(&ask, |endpoint| cooldown.admits(&endpoint.cluster, now), now);
 
     let (ask, visibility) = usage_event(head.operation, &scan);
     // The scanner's spans lie within the body it scanned, in order, so this does not fail; if it did, the body would be
@@ -125,6 +131,7 @@ pub(super) fn plan(
         backend: target.backend,
         pool,
         placement,
+        site,
         splice,
         visibility,
         unreported,
@@ -136,30 +143,20 @@ pub(super) fn plan(
     })
 }
 
-/// What this request has in common with those whose cache it can use.
-fn ask(scan: &RequestScan, body: &[u8], head: &Head, served_model: &str, backend: &Backend, entropy: u64) -> Ask {
-    let policy = &backend.affinity;
-    let session = policy.session_header.as_deref().and_then(|name| head.headers.bytes(name));
-    let scope = PrefixScope {
-        pool: &backend.cluster,
-        model: served_model,
-        tenant: head.caller.as_ref().map(Caller::tenant).filter(|_| policy.tenancy == Tenancy::Isolated),
-    };
-    // An embedding leaves nothing in a cache that another could use.
-    let prompt = (head.operation != Operation::Embeddings).then(|| Arc::new(scope.chain(&scan.segments, body)));
-    Ask { scope: 0, prompt, session: session.filter(|session| !session.is_empty()).map(xxh3_64), entropy }
-}
-
 fn estimate_input(scan: &RequestScan, operation: Operation) -> EstimateInput {
     let count = |kind: SegmentKind| scan.segments.iter().filter(|segment| segment.kind == kind).count() as u64;
-    // Of media it does not matter how long their data is.
-    let is_text = |segment: &&Segment| !matches!(segment.kind, SegmentKind::Media | SegmentKind::CacheSalt);
+    // Of media it does not matter how long their data is. A schema is printed by some.
+    let is_text = |segment: &&Segment| match segment.kind {
+        SegmentKind::Media => false,
+        SegmentKind::Schema => true,
+        kind => kind.is_prompt(),
+    };
     EstimateInput {
         prompt_bytes: scan.segments.iter().filter(is_text).map(|segment| segment.span.len() as u64).sum(),
         messages: count(SegmentKind::Role),
         media_tokens: count(SegmentKind::Media).saturating_mul(MEDIA_TOKENS),
         // An embedding has no output.
-        max_tokens: if operation == Operation::Embeddings { Some(0) } else { scan.max_tokens },
+        max_tokens: if operation.generates() { scan.max_tokens } else { Some(0) },
         choices: scan.choices.saturating_mul(scan.prompts),
         form: if scan.stream { Form::Stream } else { Form::Whole },
     }
@@ -193,7 +190,7 @@ impl Output {
         reservation: &ReserveRequest,
     ) -> Result<Self, Unbounded> {
         let form = input.form;
-        let is_capped = operation != Operation::Embeddings && reservation.bounds_output();
+        let is_capped = operation.generates() && reservation.bounds_output();
         let to_be_bounded = match form {
             Form::Whole if is_capped => {
                 // Before anything is reserved for it.
@@ -285,7 +282,7 @@ pub(super) struct Unreported {
 impl Unreported {
     fn new(operation: Operation, scan: &RequestScan, estimate: &Estimate) -> Self {
         // An embedding has no output.
-        let whole = if operation == Operation::Embeddings { 0 } else { estimate.output };
+        let whole = if operation.generates() { estimate.output } else { 0 };
         Self { whole, abandoned: if scan.stream { 0 } else { whole } }
     }
 }
@@ -350,6 +347,10 @@ impl Plan {
             }
             None => remove.extend([headers::KEY_ID, headers::TENANT]),
         }
+        let path = head.headers.get(":path").unwrap_or_default();
+        if let Some(path) = head.operation.path_for_server(path, &config.settings.path_prefix) {
+            set.push((":path", path));
+        }
         match &self.reservation {
             Some(reservation) => set.push((headers::RESERVATION, reservation.id.0.to_string())),
             None => remove.push(headers::RESERVATION),
@@ -365,10 +366,23 @@ impl Plan {
         Some(Mutations { set, remove, routing: Routing::Again })
     }
 
-    /// Why the request went where it went, in one line.
+    /// Why the request went where it went, in one line: `docs/affinity.md` says what the parts are.
     pub(super) fn decision(&self, backend: &Backend) -> String {
         let order: Vec<&str> = self.order(backend).map(|endpoint| &*endpoint.id).collect();
-        format!("cluster={}; endpoints={}; reason={}", backend.cluster, order.join(","), self.placement.reason.as_str())
+        let Placement { reason, cost, predicted, pending_tokens, bytes_per_token, .. } = &self.placement;
+        let tokens = |bytes: u64| (bytes as f64 / bytes_per_token).round();
+        format!(
+            "cluster={}; endpoints={}; site={}; prompt={}; available={}; predicted={}; pending={:.0}; cost={:.3}; reason={}",
+            backend.cluster,
+            order.join(","),
+            self.site.as_str(),
+            tokens(predicted.bytes),
+            tokens(predicted.available),
+            tokens(predicted.chosen),
+            pending_tokens,
+            cost,
+            reason.as_str()
+        )
     }
 
     /// The endpoints that the proxy may try, in order of preference. A cluster of one replica has no other.

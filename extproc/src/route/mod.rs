@@ -1,9 +1,10 @@
-//! From a model name to a target: which rule a request matches, and which of the rule's backends takes it.
+//! From a model name to a target: which rule a request matches, and which of the rule's backends takes it ([`site`]).
 //!
 //! Pure but for the cool-down table, which is memory with one owner; nothing here waits.
 
 pub mod cooldown;
 pub mod models;
+pub mod site;
 
 pub use cooldown::CoolDown;
 
@@ -34,6 +35,16 @@ pub fn resolve<'a>(
     caller: Option<&Caller>,
     header: impl Fn(&str) -> Option<&'a str>,
 ) -> Resolution {
+    resolve_for(config, model, |route| config.gate.may_call(caller, route), header)
+}
+
+/// The same for whoever may call the routes that `may_call` says.
+pub fn resolve_for<'a>(
+    config: &Config,
+    model: &str,
+    may_call: impl Fn(&str) -> bool,
+    header: impl Fn(&str) -> Option<&'a str>,
+) -> Resolution {
     let serves = |rule_match: &RuleMatch| {
         *rule_match.model == *model && rule_match.headers.iter().all(|(name, value)| header(name) == Some(value))
     };
@@ -41,7 +52,7 @@ pub fn resolve<'a>(
     for &id in config.rules_by_model.get(model).into_iter().flatten() {
         let (Some(route), Some(rule)) = (config.route(id), config.rule(id)) else { continue };
         if rule.matches.iter().any(serves) {
-            if config.gate.may_call(caller, &route.id) {
+            if may_call(&route.id) {
                 return Resolution::Rule(id);
             }
             resolution = Resolution::NotAttached;
@@ -50,45 +61,24 @@ pub fn resolve<'a>(
     resolution
 }
 
-/// The target that takes this request: the lowest priority number with a target that is not cooling down, by weight within
-/// it. When all are cooling down, the lowest priority is tried all the same: somebody has to find out that it is back.
-///
-/// `entropy` is a fresh random number; the same number makes the same choice.
-pub fn choose<'a>(
-    rule: &'a Rule,
-    config: &Config,
-    cooldown: &CoolDown,
-    entropy: u64,
-    now: Instant,
-) -> Option<&'a Target> {
-    let usable = |target: &&Target| {
+/// The targets among which one is chosen: of those with a weight, the lowest priority number that has one which is not cooling
+/// down, without those that are. When all are cooling down, the lowest priority is tried all the same: somebody has to find out
+/// that it is back.
+pub fn candidates<'a>(rule: &'a Rule, config: &Config, cooldown: &CoolDown, now: Instant) -> Vec<&'a Target> {
+    let is_usable = |target: &&Target| {
         config
             .backends
             .get(target.backend)
             .is_some_and(|backend| backend.endpoints.iter().any(|endpoint| cooldown.admits(&endpoint.cluster, now)))
     };
-    let serving = || rule.targets.iter().filter(|target| target.weight > 0);
-    let first_priority = serving().filter(usable).map(|target| target.priority).min();
-    match first_priority {
-        Some(priority) => by_weight(serving().filter(usable).filter(|target| target.priority == priority), entropy),
-        None => {
-            let priority = serving().map(|target| target.priority).min()?;
-            by_weight(serving().filter(|target| target.priority == priority), entropy)
-        }
+    let serving: Vec<&Target> = rule.targets.iter().filter(|target| target.weight > 0).collect();
+    let mut usable: Vec<&Target> = serving.iter().copied().filter(is_usable).collect();
+    if usable.is_empty() {
+        usable = serving;
     }
-}
-
-fn by_weight<'a>(targets: impl Iterator<Item = &'a Target> + Clone, entropy: u64) -> Option<&'a Target> {
-    let total: u64 = targets.clone().map(|target| u64::from(target.weight)).sum();
-    // The bias of a remainder is below 2^-32 for weights that fit 32 bits.
-    let mut point = entropy.checked_rem(total)?;
-    for target in targets {
-        match point.checked_sub(u64::from(target.weight)) {
-            None => return Some(target),
-            Some(rest) => point = rest,
-        }
-    }
-    None
+    let first = usable.iter().map(|target| target.priority).min();
+    usable.retain(|target| Some(target.priority) == first);
+    usable
 }
 
 #[cfg(test)]
@@ -178,7 +168,16 @@ spec: {schema: {name: OpenAI}, backendRef: {name: NAME, kind: Backend, group: ga
 
     fn chosen(config: &Config, cooldown: &CoolDown, now: Instant) -> Vec<usize> {
         let rule = config.rule(RuleId { route: 0, rule: 0 }).unwrap();
-        (0..1000).map(|entropy| choose(rule, config, cooldown, entropy, now).unwrap().backend).collect()
+        let targets = candidates(rule, config, cooldown, now);
+        let site = |target: &&Target| site::Site {
+            id: target.backend.to_string(),
+            weight: target.weight,
+            cost: 0.0,
+            patience: None,
+        };
+        let sites: Vec<_> = targets.iter().map(site).collect();
+        let choose = |entropy| targets[site::choose(&sites, None, entropy).unwrap().site].backend;
+        (0..1000).map(choose).collect()
     }
 
     fn share(choices: &[usize], backend: usize) -> usize {

@@ -16,8 +16,8 @@ pub struct OutputBounds {
     fields: Vec<Field>,
     /// How many there are, remembered or not.
     count: usize,
-    /// Where a field can be added, if servers would find none.
-    insert_at: Option<usize>,
+    /// Where a field can be added, if servers would find none, and its name.
+    insertion: Option<(usize, &'static str)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) enum BoundName {
     MaxTokens,
     /// `max_completion_tokens`, which newer ones know for chats.
     MaxCompletionTokens,
+    /// `max_output_tokens`, as the Responses API calls it.
+    MaxOutputTokens,
     /// `n_predict`, by which llama.cpp's server lets a body override the others.
     NPredict,
 }
@@ -58,17 +60,21 @@ impl OutputBounds {
         let is_above = |field: &&Field| field.tokens.is_none_or(|bound| bound > tokens);
         let lower = |field: &Field| Edit { span: field.value.clone(), replacement: Bytes::from(tokens.to_string()) };
         let mut edits: Vec<_> = self.fields.iter().filter(is_above).map(lower).collect();
-        if let Some(at) = self.insert_at {
+        if let Some((at, name)) = self.insertion {
             // A comma always belongs before it: a body that was scanned has at least a model.
-            edits.push(Edit { span: at..at, replacement: Bytes::from(format!(",\"max_tokens\":{tokens}")) });
+            edits.push(Edit { span: at..at, replacement: Bytes::from(format!(",\"{name}\":{tokens}")) });
         }
         Ok(edits)
     }
 
-    /// The largest bound that servers of OpenAI's API may find, in tokens.
-    pub(super) fn largest(&self) -> Option<u64> {
+    /// The largest bound that servers of `operation` may find, in tokens.
+    pub(super) fn largest(&self, operation: Operation) -> Option<u64> {
         let last = |name: BoundName| self.fields.iter().rfind(|field| field.name == name)?.tokens;
-        last(BoundName::MaxTokens).max(last(BoundName::MaxCompletionTokens))
+        match operation {
+            Operation::Responses => last(BoundName::MaxOutputTokens),
+            Operation::Messages => last(BoundName::MaxTokens),
+            _ => last(BoundName::MaxTokens).max(last(BoundName::MaxCompletionTokens)),
+        }
     }
 
     pub(super) fn add(&mut self, name: BoundName, value: Range<usize>, tokens: Option<u64>) {
@@ -88,9 +94,14 @@ impl OutputBounds {
         let is_bounded = match operation {
             // OpenAI refuses a chat that has both.
             Operation::ChatCompletions => has(BoundName::MaxTokens) || has(BoundName::MaxCompletionTokens),
-            Operation::Completions => has(BoundName::MaxTokens),
+            Operation::Completions | Operation::Messages => has(BoundName::MaxTokens),
+            Operation::Responses => has(BoundName::MaxOutputTokens),
             Operation::Embeddings | Operation::Models => true,
         };
-        self.insert_at = (!is_bounded).then_some(closing_brace);
+        let name = match operation {
+            Operation::Responses => "max_output_tokens",
+            _ => "max_tokens",
+        };
+        self.insertion = (!is_bounded).then_some((closing_brace, name));
     }
 }

@@ -1,79 +1,99 @@
-//! The fields of a request that are part of the prompt, cut into segments.
+//! The fields of a request that are part of the prompt, cut into segments, in the order in which a chat template prints them.
 //!
-//! Nothing here refuses a shape: what is not known becomes a segment of raw JSON. Memory is one [`Segment`] per piece, and
-//! each piece is at least a byte of the body.
+//! Nothing here refuses a shape: what is not known becomes a segment of raw JSON. Within one object the document's order of
+//! keys makes no difference, while lists keep theirs. Memory is one [`Segment`] per piece, and each piece is at least a byte
+//! of the body; what nests is read to a bounded depth.
+
+mod chat;
+mod media;
+mod messages;
+mod responses;
 
 use super::{Segment, SegmentForm, SegmentKind};
 use crate::json::{JsonError, Scanner, StringForm, StringSpan, ValueKind};
 use crate::operation::Operation;
 
-/// The members of a content part that carry media, in OpenAI's form and in vLLM's extensions of it.
-const MEDIA: [&[u8]; 11] = [
-    b"image_url",
-    b"input_audio",
-    b"audio_url",
-    b"video_url",
-    b"file",
-    b"image",
-    b"audio",
-    b"video",
-    b"input_image",
-    b"image_embeds",
-    b"image_pil",
-];
-
-/// The values of a content part's `type` that announce text: in chat, and as clients of the Responses API send it.
-const TEXT_TYPES: [&[u8]; 3] = [b"text", b"input_text", b"output_text"];
-
-/// A top-level field that is part of the prompt.
+/// A top-level field that is part of the prompt, in the order of templates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PromptField {
-    Messages,
-    Tools,
-    /// `prompt` of a completion, `input` of an embedding.
-    Input,
-    CacheSalt,
+    ChatTemplate,
     ChatTemplateKwargs,
-    Documents,
+    /// `reasoning_effort`, or `reasoning` of the Responses API.
     ReasoningEffort,
-    ResponseFormat,
     Thinking,
+    Documents,
+    /// `prompt` of the Responses API: a prompt that the server keeps, and its variables.
+    StoredPrompt,
+    Tools,
+    /// `system` of Anthropic's API.
+    System,
+    /// `instructions` of the Responses API.
+    Instructions,
+    Messages,
+    /// The same of Anthropic's API.
+    Turns,
+    /// `input` of the Responses API.
+    Items,
+    /// `prompt` of a completion, `input` of an embedding.
+    Prompts,
+    Schema,
+    CacheSalt,
+    Conversation,
+    PreviousResponse,
 }
 
 impl PromptField {
     /// The field of that name. Sampling fields are none: they leave the prompt as it is.
     pub(super) fn of(operation: Operation, name: &[u8]) -> Option<Self> {
-        use Operation::{ChatCompletions, Completions, Embeddings};
+        use Operation::{ChatCompletions, Completions, Embeddings, Messages, Responses};
         Some(match (operation, name) {
             // vLLM embeds chats too.
             (ChatCompletions | Embeddings, b"messages") => Self::Messages,
-            (ChatCompletions, b"tools") => Self::Tools,
-            (ChatCompletions, b"chat_template_kwargs") => Self::ChatTemplateKwargs,
+            (Messages, b"messages") => Self::Turns,
+            (Messages, b"system") => Self::System,
+            (Responses, b"instructions") => Self::Instructions,
+            (Responses, b"input") => Self::Items,
+            (Responses, b"prompt") => Self::StoredPrompt,
+            (Responses, b"conversation") => Self::Conversation,
+            (Responses, b"previous_response_id") => Self::PreviousResponse,
+            (Completions, b"prompt") | (Embeddings, b"input") => Self::Prompts,
+            (ChatCompletions | Responses | Messages, b"tools") => Self::Tools,
+            (ChatCompletions, b"chat_template") => Self::ChatTemplate,
+            (ChatCompletions | Responses | Messages, b"chat_template_kwargs") => Self::ChatTemplateKwargs,
             (ChatCompletions, b"documents") => Self::Documents,
-            (ChatCompletions, b"reasoning_effort") => Self::ReasoningEffort,
-            (ChatCompletions, b"response_format") => Self::ResponseFormat,
-            (ChatCompletions, b"thinking") => Self::Thinking,
-            (Completions, b"prompt") | (Embeddings, b"input") => Self::Input,
-            (ChatCompletions | Completions, b"cache_salt") => Self::CacheSalt,
+            (ChatCompletions, b"reasoning_effort") | (Responses, b"reasoning") => Self::ReasoningEffort,
+            (ChatCompletions | Messages, b"thinking") => Self::Thinking,
+            (ChatCompletions, b"response_format")
+            | (Responses, b"text")
+            | (Messages, b"output_config" | b"output_format") => Self::Schema,
+            (ChatCompletions | Completions | Responses | Messages, b"cache_salt") => Self::CacheSalt,
             _ => return None,
         })
     }
 
     /// Reads the field's value, which comes next.
     pub(super) fn segments(self, scanner: &mut Scanner<'_>) -> Result<Vec<Segment>, JsonError> {
-        let mut prompt = Prompt { scanner, segments: Vec::new() };
+        let mut prompt = Prompt { scanner, pieces: Vec::new() };
         match self {
-            Self::Messages => prompt.messages()?,
+            Self::Messages => prompt.chat_messages()?,
+            Self::Turns => prompt.turns()?,
+            Self::Items => prompt.items()?,
+            Self::System => prompt.system()?,
+            Self::Instructions => prompt.instructions()?,
             Self::Tools => prompt.tools()?,
-            Self::Input => prompt.input()?,
-            Self::CacheSalt => prompt.text_or_raw(SegmentKind::CacheSalt)?,
-            Self::ChatTemplateKwargs
-            | Self::Documents
+            Self::Prompts => prompt.prompts()?,
+            Self::CacheSalt => prompt.text_or_raw(SegmentKind::CacheSalt, Rank::Content)?,
+            Self::Conversation => prompt.conversation()?,
+            Self::PreviousResponse => prompt.text_or_raw(SegmentKind::PreviousResponse, Rank::Content)?,
+            Self::Schema => prompt.raw(SegmentKind::Schema, Rank::Content)?,
+            Self::ChatTemplate
+            | Self::ChatTemplateKwargs
             | Self::ReasoningEffort
-            | Self::ResponseFormat
-            | Self::Thinking => prompt.raw(SegmentKind::Template)?,
+            | Self::Thinking
+            | Self::Documents
+            | Self::StoredPrompt => prompt.raw(SegmentKind::Template, Rank::Content)?,
         }
-        Ok(prompt.segments)
+        Ok(prompt.pieces.into_iter().map(|piece| piece.segment).collect())
     }
 }
 
@@ -83,142 +103,108 @@ const MAX_SEGMENTS: usize = 65_536;
 
 struct Prompt<'s, 'a> {
     scanner: &'s mut Scanner<'a>,
-    segments: Vec<Segment>,
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    /// Among what belongs to the innermost object that is being read.
+    rank: Rank,
+    segment: Segment,
+}
+
+/// Where a piece stands within its message, item or block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Opening,
+    Name,
+    Id,
+    Reasoning,
+    Content,
+    Calls,
 }
 
 impl Prompt<'_, '_> {
-    fn messages(&mut self) -> Result<(), JsonError> {
-        if self.scanner.peek()? != ValueKind::Array {
-            return self.raw(SegmentKind::Text);
-        }
-        self.scanner.open()?;
-        while self.scanner.next_element()? {
-            self.message()?;
-        }
-        Ok(())
-    }
-
-    fn message(&mut self) -> Result<(), JsonError> {
-        if self.scanner.peek()? != ValueKind::Object {
-            return self.raw(SegmentKind::Text);
-        }
-        self.scanner.open()?;
-        let first = self.segments.len();
-        let mut role = None;
-        while let Some(key) = self.scanner.next_key()? {
-            match key.text(self.scanner.bytes()).as_ref() {
-                b"role" => role = self.read(SegmentKind::Role)?,
-                b"content" => self.content()?,
-                b"tool_calls" => self.raw(SegmentKind::ToolCalls)?,
-                b"tool_call_id" => self.text_or_raw(SegmentKind::ToolCallId)?,
-                b"name" => self.text_or_raw(SegmentKind::Name)?,
-                b"reasoning_content" | b"reasoning" => self.text_or_raw(SegmentKind::Reasoning)?,
-                _ => {
-                    self.scanner.skip()?;
-                }
-            }
-        }
-        if let Some(role) = role.filter(|_| self.segments.len() < MAX_SEGMENTS) {
-            self.segments.insert(first, role);
-        }
-        Ok(())
-    }
-
-    fn content(&mut self) -> Result<(), JsonError> {
-        if self.scanner.peek()? != ValueKind::Array {
-            return self.text_or_raw(SegmentKind::Text);
-        }
-        self.scanner.open()?;
-        while self.scanner.next_element()? {
-            match self.scanner.peek()? {
-                ValueKind::Object => self.part()?,
-                _ => self.text_or_raw(SegmentKind::Text)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// One part of a content. Of a part that we know only what it carries counts, so that `cache_control` and the like make
-    /// no difference.
-    fn part(&mut self) -> Result<(), JsonError> {
-        let start = self.scanner.offset();
-        self.scanner.open()?;
-        let mut announces_text = None;
-        let mut text = None;
-        let mut media = None;
-        while let Some(key) = self.scanner.next_key()? {
-            match (key.text(self.scanner.bytes()).as_ref(), self.scanner.peek()?) {
-                (b"type", ValueKind::String) => {
-                    let name = self.scanner.string()?;
-                    announces_text = Some(TEXT_TYPES.contains(&name.text(self.scanner.bytes()).as_ref()));
-                }
-                (b"text", ValueKind::String) => text = Some(self.scanner.string()?),
-                (name, _) if MEDIA.contains(&name) => media = Some(self.scanner.skip()?),
-                _ => {
-                    self.scanner.skip()?;
-                }
-            }
-        }
-        let segment = match (announces_text, text, media) {
-            (Some(true), Some(text), _) | (None, Some(text), None) => string(SegmentKind::Text, text),
-            (Some(false) | None, _, Some(span)) => Segment { kind: SegmentKind::Media, span, form: SegmentForm::Raw },
-            _ => Segment { kind: SegmentKind::Text, span: start..self.scanner.offset(), form: SegmentForm::Raw },
-        };
-        self.push(segment);
-        Ok(())
-    }
-
     fn tools(&mut self) -> Result<(), JsonError> {
         if self.scanner.peek()? != ValueKind::Array {
-            return self.raw(SegmentKind::Tool);
+            return self.raw(SegmentKind::Tool, Rank::Content);
         }
-        self.scanner.open()?;
-        while self.scanner.next_element()? {
-            self.raw(SegmentKind::Tool)?;
-        }
-        Ok(())
+        self.elements(|prompt, _| prompt.raw(SegmentKind::Tool, Rank::Content))
     }
 
     /// A text, token ids, or a list of such.
-    fn input(&mut self) -> Result<(), JsonError> {
+    fn prompts(&mut self) -> Result<(), JsonError> {
         if self.scanner.peek()? != ValueKind::Array {
-            return self.text_or_raw(SegmentKind::Text);
+            return self.text_or_raw(SegmentKind::Text, Rank::Content);
         }
         let start = self.scanner.offset();
-        self.scanner.open()?;
         let mut has_token_ids = false;
-        while self.scanner.next_element()? {
-            match self.scanner.peek()? {
-                ValueKind::Number => {
-                    has_token_ids = true;
-                    self.scanner.skip()?;
-                }
-                ValueKind::Array => self.raw(SegmentKind::Tokens)?,
-                // As a chat's content: vLLM and others embed images too.
-                ValueKind::Object => self.part()?,
-                _ => self.text_or_raw(SegmentKind::Text)?,
+        self.elements(|prompt, value| match value {
+            ValueKind::Number => {
+                has_token_ids = true;
+                prompt.scanner.skip().map(drop)
             }
-        }
+            ValueKind::Array => prompt.raw(SegmentKind::Tokens, Rank::Content),
+            // As a chat's content: vLLM and others embed images too.
+            ValueKind::Object => prompt.part(SegmentKind::Text),
+            _ => prompt.text_or_raw(SegmentKind::Text, Rank::Content),
+        })?;
         if has_token_ids {
-            self.segments.clear();
+            self.pieces.clear();
             let span = start..self.scanner.offset();
-            self.push(Segment { kind: SegmentKind::Tokens, span, form: SegmentForm::Raw });
+            self.push(Rank::Content, Segment { kind: SegmentKind::Tokens, span, form: SegmentForm::Raw });
         }
         Ok(())
     }
 
+    /// Reads each element of the list that comes next.
+    fn elements(
+        &mut self,
+        mut read: impl FnMut(&mut Self, ValueKind) -> Result<(), JsonError>,
+    ) -> Result<(), JsonError> {
+        self.scanner.open()?;
+        while self.scanner.next_element()? {
+            let value = self.scanner.peek()?;
+            read(self, value)?;
+        }
+        Ok(())
+    }
+
+    /// Reads each member of the object that comes next.
+    fn members(
+        &mut self,
+        mut read: impl FnMut(&mut Self, &[u8], ValueKind) -> Result<(), JsonError>,
+    ) -> Result<(), JsonError> {
+        self.scanner.open()?;
+        while let Some(key) = self.scanner.next_key()? {
+            let value = self.scanner.peek()?;
+            read(self, &key.text(self.scanner.bytes()), value)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the pieces from `first` on, which one object made, in their order.
+    fn arrange(&mut self, first: usize) {
+        self.pieces.get_mut(first..).unwrap_or_default().sort_by_key(|piece| piece.rank);
+    }
+
+    /// The pieces from `first` on were made by a value that stands at `rank` in the object around it.
+    fn settle(&mut self, first: usize, rank: Rank) {
+        for piece in self.pieces.get_mut(first..).unwrap_or_default() {
+            piece.rank = rank;
+        }
+    }
+
     /// A string's text, or raw JSON; `null` is nothing.
-    fn text_or_raw(&mut self, kind: SegmentKind) -> Result<(), JsonError> {
-        let segment = self.read(kind)?;
-        if let Some(segment) = segment {
-            self.push(segment);
+    fn text_or_raw(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), JsonError> {
+        if let Some(segment) = self.read(kind)? {
+            self.push(rank, segment);
         }
         Ok(())
     }
 
     fn read(&mut self, kind: SegmentKind) -> Result<Option<Segment>, JsonError> {
         match self.scanner.peek()? {
-            ValueKind::String => Ok(Some(string(kind, self.scanner.string()?))),
+            ValueKind::String => Ok(Some(text(kind, self.scanner.string()?))),
             ValueKind::Null => {
                 self.scanner.skip()?;
                 Ok(None)
@@ -228,29 +214,40 @@ impl Prompt<'_, '_> {
     }
 
     /// Raw JSON; `null` is nothing.
-    fn raw(&mut self, kind: SegmentKind) -> Result<(), JsonError> {
+    fn raw(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), JsonError> {
         let value = self.scanner.peek()?;
         let span = self.scanner.skip()?;
         if value != ValueKind::Null {
-            self.push(Segment { kind, span, form: SegmentForm::Raw });
+            self.push(rank, Segment { kind, span, form: SegmentForm::Raw });
         }
         Ok(())
     }
 
+    fn skip(&mut self) -> Result<(), JsonError> {
+        self.scanner.skip().map(drop)
+    }
+
+    /// The pieces from `first` on are of a thing that we do not know, which began at `start` and ends here: it is one piece.
+    fn as_raw(&mut self, first: usize, start: usize) {
+        self.pieces.truncate(first);
+        let span = start..self.scanner.offset();
+        self.push(Rank::Content, Segment { kind: SegmentKind::Text, span, form: SegmentForm::Raw });
+    }
+
     /// Adds a piece. What comes after [`MAX_SEGMENTS`] of them is one raw piece: it still counts, and costs no memory.
-    fn push(&mut self, segment: Segment) {
-        let is_full = self.segments.len() >= MAX_SEGMENTS;
-        match self.segments.last_mut() {
-            Some(last) if is_full => {
+    fn push(&mut self, rank: Rank, segment: Segment) {
+        let is_full = self.pieces.len() >= MAX_SEGMENTS;
+        match self.pieces.last_mut() {
+            Some(Piece { segment: last, .. }) if is_full => {
                 last.span.end = last.span.end.max(segment.span.end);
                 last.form = SegmentForm::Raw;
             }
-            _ => self.segments.push(segment),
+            _ => self.pieces.push(Piece { rank, segment }),
         }
     }
 }
 
-fn string(kind: SegmentKind, string: StringSpan) -> Segment {
+fn text(kind: SegmentKind, string: StringSpan) -> Segment {
     let form = match string.form {
         StringForm::Plain => SegmentForm::Plain,
         StringForm::Escaped => SegmentForm::Escaped,

@@ -1,10 +1,14 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
+mod dialects;
+
 use super::*;
 use crate::splice::Splice;
 use SegmentForm::{Escaped, Plain, Raw};
-use SegmentKind::{CacheSalt, Media, Name, Reasoning, Role, Template, Text, Tokens, Tool, ToolCallId, ToolCalls};
+use SegmentKind::{
+    CacheSalt, Media, Name, Reasoning, Role, Schema, Template, Text, Tokens, Tool, ToolCallId, ToolCalls,
+};
 
 fn chat(body: &str) -> Result<RequestScan, ScanError> {
     scan(Operation::ChatCompletions, body.as_bytes())
@@ -107,7 +111,7 @@ fn of_duplicate_keys_the_last_one_counts() {
 }
 
 #[test]
-fn a_chats_prompt_is_cut_into_segments_in_the_order_of_the_document() {
+fn a_chats_prompt_is_cut_into_segments_in_the_order_of_a_template() {
     let body = r#"{"model":"m","temperature":0.5,"seed":1,"user":"u","tools":[{"type": "function"},{"a":1}],"messages":[
         {"role":"system","content":"Say \"hi\"\n"},
         {"content":[{"type":"text","text":"look","cache_control":{"type":"ephemeral"}},
@@ -121,29 +125,29 @@ fn a_chats_prompt_is_cut_into_segments_in_the_order_of_the_document() {
         "cache_salt":"s","response_format":{"type":"json"},"reasoning_effort":"low","documents":null,
         "chat_template_kwargs":{"a":1}}"#;
     let expected = [
+        segment(Template, Raw, r#"{"a":1}"#),
+        segment(Template, Raw, r#""low""#),
         segment(Tool, Raw, r#"{"type": "function"}"#),
         segment(Tool, Raw, r#"{"a":1}"#),
         segment(Role, Plain, "system"),
         segment(Text, Escaped, "Say \"hi\"\n"),
         segment(Role, Plain, "user"),
+        segment(Name, Plain, "ann"),
         segment(Text, Plain, "look"),
         segment(Text, Escaped, "é"),
-        segment(Media, Raw, r#"{"url":"data:x"}"#),
-        segment(Media, Raw, r#"{"data":"x"}"#),
+        segment(Media, Plain, "data:x"),
+        segment(Media, Plain, "x"),
         segment(Text, Raw, r#"{"type":"refusal","refusal":"no"}"#),
         segment(Text, Plain, "bare"),
         segment(Text, Raw, "7"),
-        segment(Name, Plain, "ann"),
         segment(Role, Plain, "assistant"),
         segment(Reasoning, Plain, "hm"),
         segment(ToolCalls, Raw, r#"[{"id":"1"}]"#),
         segment(Role, Plain, "tool"),
         segment(ToolCallId, Plain, "1"),
         segment(Text, Plain, "ok"),
+        segment(Schema, Raw, r#"{"type":"json"}"#),
         segment(CacheSalt, Plain, "s"),
-        segment(Template, Raw, r#"{"type":"json"}"#),
-        segment(Template, Raw, r#""low""#),
-        segment(Template, Raw, r#"{"a":1}"#),
     ];
     assert_eq!(chat_segments(body), expected);
 }
@@ -156,11 +160,12 @@ fn unexpected_shapes_are_raw_segments_and_no_errors() {
     assert_eq!(messages("[1,\"x\",null]"), [segment(Text, Raw, "1"), segment(Text, Raw, "\"x\"")]);
     assert_eq!(
         messages(r#"[{"role":{"a":1},"content":{"b":2},"name":3}]"#),
-        [segment(Role, Raw, r#"{"a":1}"#), segment(Text, Raw, r#"{"b":2}"#), segment(Name, Raw, "3")]
+        [segment(Role, Raw, r#"{"a":1}"#), segment(Name, Raw, "3"), segment(Text, Raw, r#"{"b":2}"#)]
     );
     let part = |part: &str| messages(&format!(r#"[{{"content":[{part}]}}]"#));
     assert_eq!(part(r#"{"text":"x"}"#), [segment(Text, Plain, "x")]);
-    assert_eq!(part(r#"{"image_url":"x"}"#), [segment(Media, Raw, "\"x\"")]);
+    assert_eq!(part(r#"{"image_url":"x"}"#), [segment(Media, Plain, "x")]);
+    assert_eq!(part(r#"{"image_embeds":[1]}"#), [segment(Media, Raw, "[1]")]);
     for raw in [
         r#"{"type":"text","text":5}"#,
         r#"{"type":"text"}"#,
@@ -183,7 +188,7 @@ fn the_prompts_of_completions_and_embeddings_are_texts_or_tokens() {
     assert_eq!(prompt("[]"), []);
     assert_eq!(prompt("{\"a\":1}"), [segment(Text, Raw, "{\"a\":1}")]);
     let input = r#"{"input":["a"],"model":"m","prompt":"no","messages":[{"role":"user","content":"b"}]}"#;
-    let expected = [segment(Text, Plain, "a"), segment(Role, Plain, "user"), segment(Text, Plain, "b")];
+    let expected = [segment(Role, Plain, "user"), segment(Text, Plain, "b"), segment(Text, Plain, "a")];
     assert_eq!(segments(Operation::Embeddings, input), expected);
 }
 

@@ -17,6 +17,9 @@ const MAX_KEPT_BYTES: usize = 4096;
 const DELTA_CONTENT: [&[u8]; 6] =
     [b"content", b"reasoning_content", b"reasoning", b"refusal", b"tool_calls", b"function_call"];
 
+/// The members of the `delta` of Anthropic's `content_block_delta` that are output.
+const BLOCK_CONTENT: [&[u8]; 3] = [b"text", b"thinking", b"partial_json"];
+
 /// A JSON object that is being read: an answer, or one event of it.
 #[derive(Debug, Clone)]
 pub(super) struct Document {
@@ -31,10 +34,14 @@ pub(super) struct Document {
     in_choices: bool,
     /// Whether we are inside of a choice's `delta`.
     in_delta: bool,
+    /// What object of the root's we are inside of, if it is one with members that we are after.
+    inside: Option<Inside>,
     /// The byte which, if it comes next, says that the content just begun is empty.
     empty_if: Option<u8>,
     /// What the content that is being read is, and the depth at which it ends.
     reading: Option<(Weight, usize)>,
+    /// What earlier events of Anthropic's said: the first has the input, the last the output.
+    usage_before: Option<Usage>,
     /// The first `model`: all events of a stream name the same, so it outlives a restart.
     model: Option<String>,
     found: Found,
@@ -133,8 +140,18 @@ enum Member {
     Model,
     Choices,
     Delta,
+    Inside(Inside),
     Content,
     Audio,
+}
+
+/// The objects of the root's that we are after, in events of the Responses API and of Anthropic's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    /// `response`, `message`: the answer itself.
+    Answer,
+    /// `delta`
+    Delta,
 }
 
 /// How the length of a content speaks of its tokens.
@@ -166,6 +183,8 @@ impl Document {
             buffer: Vec::new(),
             in_choices: false,
             in_delta: false,
+            inside: None,
+            usage_before: None,
             empty_if: None,
             reading: None,
             model: None,
@@ -178,7 +197,8 @@ impl Document {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let model = self.model.take();
-        let read = std::mem::replace(self, Self { buffer, model, ..Self::new(self.operation) });
+        let usage_before = self.found.usage.or(self.usage_before).filter(|_| self.operation == Operation::Messages);
+        let read = std::mem::replace(self, Self { buffer, model, usage_before, ..Self::new(self.operation) });
         read.found
     }
 
@@ -306,11 +326,12 @@ impl Document {
             }
             (Some(Member::Choices), _) => self.found.choices = Choices::Absent,
             (Some(Member::Delta), b'{') => self.in_delta = true,
+            (Some(Member::Inside(inside)), b'{') => self.inside = Some(inside),
             (Some(Member::Content), b'"') => self.begin_content(b'"', Weight::Text),
             (Some(Member::Content), b'[') => self.begin_content(b']', Weight::Json),
             (Some(Member::Content), b'{') => self.begin_content(b'}', Weight::Json),
             (Some(Member::Audio), b'{') => self.begin_content(b'}', Weight::None),
-            (Some(Member::Model | Member::Delta | Member::Content | Member::Audio), _) => {}
+            (Some(Member::Model | Member::Delta | Member::Inside(_) | Member::Content | Member::Audio), _) => {}
         }
         match byte {
             b'{' => self.open(Container::Object),
@@ -328,6 +349,10 @@ impl Document {
     }
 
     fn begin_content(&mut self, empty_if: u8, weight: Weight) {
+        if self.operation == Operation::Responses || self.operation == Operation::Messages {
+            // Their events have one choice, which they do not name.
+            self.found.choices = Choices::Some;
+        }
         self.empty_if = Some(empty_if);
         self.reading = Some((weight, self.nesting.depth()));
     }
@@ -359,6 +384,7 @@ impl Document {
             depth => {
                 self.in_choices &= depth > 1;
                 self.in_delta &= depth > 3;
+                self.inside = self.inside.filter(|_| depth > 1);
                 self.end_value();
             }
         }
@@ -384,7 +410,11 @@ impl Document {
         if self.reading.is_some_and(|(_, depth)| depth == self.nesting.depth()) {
             self.reading = None;
         }
-        if self.kept == Kept::Nothing || self.nesting.depth() != 1 {
+        let is_whole = match self.inside {
+            Some(_) => self.nesting.depth() == 2,
+            None => self.nesting.depth() == 1,
+        };
+        if self.kept == Kept::Nothing || !is_whole {
             return;
         }
         let kept = std::mem::replace(&mut self.kept, Kept::Nothing);
@@ -392,7 +422,10 @@ impl Document {
             return;
         }
         match kept {
-            Kept::Usage => self.found.usage = Usage::from_json(&self.buffer),
+            Kept::Usage => {
+                let usage = Usage::from_json(&self.buffer);
+                self.found.usage = usage.map(|usage| self.usage_before.map_or(usage, |before| before.updated(&usage)));
+            }
             Kept::Model => {
                 let text = self.buffer.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
                 let text = unescape(text.unwrap_or_default());
@@ -406,6 +439,7 @@ impl Document {
     fn is_at_known_object(&self) -> bool {
         match self.nesting.depth() {
             1 => true,
+            2 => self.inside.is_some(),
             3 => self.in_choices,
             4 => self.in_delta,
             _ => false,
@@ -414,6 +448,15 @@ impl Document {
 
     fn known_member(&self, key: &[u8]) -> Option<Member> {
         match (self.nesting.depth(), self.operation, key) {
+            (2, _, b"usage") if self.inside == Some(Inside::Answer) => Some(Member::Usage),
+            (2, _, b"model") if self.inside == Some(Inside::Answer) => Some(Member::Model),
+            (2, _, key) if self.inside == Some(Inside::Delta) && BLOCK_CONTENT.contains(&key) => Some(Member::Content),
+            (1, Operation::Responses, b"response") | (1, Operation::Messages, b"message") => {
+                Some(Member::Inside(Inside::Answer))
+            }
+            (1, Operation::Messages, b"delta") => Some(Member::Inside(Inside::Delta)),
+            // The text itself, in the events that bring it.
+            (1, Operation::Responses, b"delta") => Some(Member::Content),
             (1, _, b"usage") => Some(Member::Usage),
             (1, _, b"model") => Some(Member::Model),
             (1, _, b"choices") => Some(Member::Choices),

@@ -47,12 +47,17 @@ async fn a_conversation_stays_where_its_beginning_is_cached() {
     assert_eq!((hits[0], asked(&stack), served(&stack)), (0, 1, 6));
     assert!(hits.windows(2).all(|pair| pair[0] < pair[1]), "{hits:?}");
     let home = stack.models.iter().find(|model| model.requests_total() > 0).unwrap().addr();
-    for decision in decisions {
+    for (turn, decision) in decisions.iter().enumerate() {
         assert!(decision.starts_with(&format!("cluster=default/pool; endpoints={home},")), "{decision}");
-        assert!(decision.ends_with("; reason=prefix"), "{decision}");
+        assert!(decision.contains("; site=only; prompt="), "{decision}");
+        let reason = if turn == 0 { "; reason=home" } else { "; reason=prefix" };
+        assert!(decision.ends_with(reason), "{decision}");
     }
     let metrics = stack.sidecar_metrics().await.unwrap();
-    assert_eq!(metrics.sum("attache_affinity_decisions_total", &[("reason", "prefix")]), 6.0);
+    assert_eq!(metrics.sum("attache_affinity_decisions_total", &[("reason", "prefix")]), 5.0);
+    let delivered = metrics.sum("attache_affinity_delivered_tokens_total", &[("cluster", "default/pool")]);
+    assert_eq!(delivered, hits.iter().sum::<u64>() as f64);
+    assert!(metrics.sum("attache_affinity_predicted_tokens_total", &[]) > 0.0);
 }
 
 #[tokio::test]

@@ -159,15 +159,15 @@ async fn a_replica_that_is_gone_costs_no_request_and_is_asked_again_when_it_is_b
 
 #[tokio::test]
 async fn a_503_before_any_token_is_retried_on_another_replica_and_other_errors_are_not() {
-    let documents = pool() + &route("r", "m", "{name: pool}");
+    let documents = pool() + &route("r", "m", "{name: pool}") + &affinity("pool", "sessionHeader: x-session");
     let stack = Stack::builder(documents).models(3).without_wasm().start().await.unwrap();
     // The header goes along with each attempt, the armed fault is one server's own.
     let chosen = async || {
         let before = totals(&stack);
-        let status = stack.client().chat(&chat("m")).await.unwrap().status;
+        let status = stack.client().with_header("x-session", "one").chat(&chat("m")).await.unwrap().status;
         (status, totals(&stack).into_iter().zip(before).map(|(after, before)| after - before).collect::<Vec<_>>())
     };
-    // Equal prompts have one home.
+    // A session has one home.
     let (status, counts) = chosen().await;
     let home = counts.iter().position(|count| *count == 1).unwrap();
     assert_eq!(status, 200);

@@ -26,6 +26,8 @@ pub(super) struct Walk {
     /// For each member, how many bytes of the prompt's beginning it holds.
     pub(super) matched: Vec<u64>,
     pub(super) hot_bytes: u64,
+    /// How many blocks these are.
+    pub(super) hot_blocks: usize,
     /// The first block that is not hot.
     pub(super) key: Option<u64>,
 }
@@ -41,7 +43,7 @@ enum Held {
 impl State {
     /// Follows the prompt through the index as far as anybody holds it.
     pub(super) fn walk(&self, ask: &Ask) -> Walk {
-        let mut walk = Walk { matched: vec![0; self.members.len()], hot_bytes: 0, key: None };
+        let mut walk = Walk { matched: vec![0; self.members.len()], hot_bytes: 0, hot_blocks: 0, key: None };
         let Some(prompt) = ask.prompt.as_ref().filter(|_| self.policy.basis == Basis::Prefix) else {
             walk.key = ask.prompt.as_ref().and_then(|prompt| prompt.blocks.first()).map(|hash| hash ^ ask.scope);
             return walk;
@@ -57,6 +59,7 @@ impl State {
             is_hot &= depth < HOT_BLOCKS && place.is_some_and(|place| self.index.is_hot(place));
             if is_hot {
                 walk.hot_bytes += block_len(depth) as u64;
+                walk.hot_blocks += 1;
             } else if walk.key.is_none() {
                 walk.key = Some(key);
             }
@@ -178,15 +181,15 @@ impl State {
     }
 
     fn warm(&mut self, key: u64, now: u32) {
-        let share_of_one = 1.0 / self.members.len().max(1) as f64;
+        // One endpoint alone may still be one of several sites, which ask as well what tells conversations apart.
+        let share_of_one = 1.0 / self.members.len().max(2) as f64;
         let requests = self.requests.max(1.0);
-        let is_alone = self.members.len() < 2;
         let judge = |heat: f64, was: WasHot| {
             let bound = match was {
                 WasHot::Yes => COLD_BELOW,
                 WasHot::No => HOT_ABOVE,
             };
-            !is_alone && heat >= HOT_REQUESTS * bound / HOT_ABOVE && heat / requests > bound * share_of_one
+            heat >= HOT_REQUESTS * bound / HOT_ABOVE && heat / requests > bound * share_of_one
         };
         if let Some(place) = self.index.find(key) {
             self.index.warm(place, self.epoch, now, judge);

@@ -63,6 +63,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Totals {
+    prompt: f64,
     available: f64,
     predicted: f64,
     delivered: f64,
@@ -294,7 +295,10 @@ impl State {
             self.average_uncached += AVERAGE * (uncached - self.average_uncached);
         }
         let member = self.members.get_mut(at)?;
-        member.routed_tokens += (bytes as f64 / bytes_per_token) as u64;
+        let tokens = bytes as f64 / bytes_per_token;
+        member.routed_tokens += tokens as u64;
+        member.recent_tokens.add(tokens, now);
+        self.totals.prompt += tokens;
         Some(Sent { part: member.load.add(uncached), first_new })
     }
 

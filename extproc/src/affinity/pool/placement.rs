@@ -39,12 +39,18 @@ pub struct Placement {
     pub cost: f64,
     /// What is expected of caches.
     pub predicted: Predicted,
+    /// How many of the prompt's first blocks so many requests here have that they tell no conversation from another.
+    pub hot_blocks: usize,
+    /// Tokens that the choice has to compute before.
+    pub pending_tokens: f64,
+    /// How many bytes of prompts are a token here, as answers taught.
+    pub bytes_per_token: f64,
     ask: Ask,
 }
 
 impl Placement {
     /// What was asked.
-    pub(in crate::affinity) fn ask(&self) -> &Ask {
+    pub fn ask(&self) -> &Ask {
         &self.ask
     }
 }
@@ -144,6 +150,11 @@ impl State {
                 available: most,
                 chosen: predicted,
             },
+            hot_blocks: walk.hot_blocks,
+            pending_tokens: pick
+                .and_then(member)
+                .map_or(0.0, |member| member.load.pending_tokens(self.average_uncached, self.sharing(now), now)),
+            bytes_per_token: self.bytes_per_token(),
             ask: ask.clone(),
         }
     }
@@ -194,7 +205,7 @@ impl State {
         (decide(&facts, &question, &self.policy.weights), keyed)
     }
 
-    fn sharing(&self, now: Instant) -> Sharing {
+    pub(super) fn sharing(&self, now: Instant) -> Sharing {
         if self.shared_until.is_some_and(|until| now <= until) { Sharing::Live } else { Sharing::None }
     }
 }

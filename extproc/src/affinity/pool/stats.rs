@@ -18,6 +18,8 @@ pub struct PoolStats {
     pub index_budget_bytes: usize,
     /// Blocks that had to go for others.
     pub index_evictions: u64,
+    /// Tokens of all prompts that were sent.
+    pub prompt_tokens: u64,
     /// Tokens of prompts that some endpoint probably held.
     pub available_tokens: u64,
     /// Tokens of prompts that the chosen endpoint probably held.
@@ -28,6 +30,10 @@ pub struct PoolStats {
     pub dropped_news: u64,
     /// Engines that had begun anew, as their answers showed.
     pub restarts: u64,
+    /// Whether peers say all that they send, so that what is known here is the whole picture.
+    pub is_shared: bool,
+    /// Whether metrics pages are read.
+    pub is_scraped: bool,
     /// Of each endpoint.
     pub endpoints: Vec<EndpointStats>,
 }
@@ -47,8 +53,26 @@ pub struct EndpointStats {
     pub weight: f64,
     /// Bytes of prompts that it is believed to hold.
     pub held_bytes: u64,
+    /// Tokens to compute before a new request's, by all that is known: what this sidecar sent, what waits there by its page, what
+    /// peers say.
+    pub pending_tokens: f64,
     /// Prompt tokens of all requests that this sidecar sent there.
     pub routed_tokens: u64,
+    /// The same, of late: what was sent two minutes earlier counts half.
+    pub recent_tokens: f64,
+}
+
+impl PoolStats {
+    /// How unevenly prompts were spread of late: what the busiest endpoint got, in shares of what one got on average. 1 is even, the
+    /// number of endpoints is all for one. `None` where nothing was sent of late.
+    pub fn imbalance(&self) -> Option<f64> {
+        /// Less than a prompt of one token, long ago.
+        const NOTHING: f64 = 1.0;
+        let recent = || self.endpoints.iter().map(|endpoint| endpoint.recent_tokens);
+        let sum: f64 = recent().sum();
+        let mean = sum / self.endpoints.len() as f64;
+        (sum >= NOTHING).then(|| recent().fold(0.0, f64::max) / mean)
+    }
 }
 
 impl State {
@@ -60,18 +84,23 @@ impl State {
             trust: member.trust,
             weight: member.weight(now),
             held_bytes: member.ages.bytes(),
+            pending_tokens: member.load.pending_tokens(self.average_uncached, self.sharing(now), now),
             routed_tokens: member.routed_tokens,
+            recent_tokens: member.recent_tokens.sum_at(now),
         });
         PoolStats {
             index_blocks: self.index.len(),
             index_bytes: self.index.bytes(),
             index_budget_bytes: self.policy.index_bytes,
             index_evictions: self.index.evictions(),
+            prompt_tokens: self.totals.prompt as u64,
             available_tokens: self.totals.available as u64,
             predicted_tokens: self.totals.predicted as u64,
             delivered_tokens: self.totals.delivered as u64,
             dropped_news: self.newsroom.as_ref().map_or(0, Newsroom::dropped),
             restarts: self.totals.restarts,
+            is_shared: self.shared_until.is_some_and(|until| now <= until),
+            is_scraped: self.policy.scraping.is_some(),
             endpoints: endpoints.collect(),
         }
     }

@@ -7,10 +7,10 @@ use super::Stage;
 use super::backends::{Replicas, ServiceBackends, fitting_mode};
 use super::reference::Index;
 use super::routes::Routes;
-use crate::affinity::{AffinityPolicy, PlacementMode};
+use crate::affinity::{AffinityPolicy, Canon, PlacementMode};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::model::{self, ObjectName};
-use crate::config::resource::{AffinityTarget, CacheAffinityPolicy};
+use crate::config::resource::{AffinityTarget, CacheAffinityPolicy, MetricsSpec};
 use crate::config::value::HeaderName;
 
 /// CacheAffinityPolicies onto backends.
@@ -27,6 +27,7 @@ pub(super) struct Attachment {
     backend: usize,
     specificity: Specificity,
     policy: Arc<AffinityPolicy>,
+    location: Location,
 }
 
 /// How closely a policy's target names a backend: where several policies reach it, the closest wins.
@@ -42,8 +43,26 @@ impl<'a> AffinityStage<'a> {
         Self { replicas, backends, routes, attached: HashMap::new() }
     }
 
-    pub(super) fn finish(self) -> HashMap<usize, Arc<AffinityPolicy>> {
+    /// The policies by backend, where one is attached.
+    pub(super) fn finish(self, findings: &mut Vec<Diagnostic>) -> HashMap<usize, Arc<AffinityPolicy>> {
+        self.report_shared_pools(findings);
         self.attached.into_iter().map(|(backend, attachment)| (backend, attachment.policy)).collect()
+    }
+
+    /// The replicas of one Backend are one pool, with one index, whoever refers to it.
+    fn report_shared_pools(&self, findings: &mut Vec<Diagnostic>) {
+        let mut first_of: HashMap<&str, usize> = HashMap::new();
+        for (index, backend) in self.backends.list.iter().enumerate() {
+            let first = *first_of.entry(&backend.cluster).or_insert(index);
+            let Some(other) = self.backends.list.get(first) else { continue };
+            let (attached, attached_other) = (self.attached.get(&index), self.attached.get(&first));
+            let policy = attached.map_or(&*backend.affinity, |attached| &*attached.policy);
+            let other_policy = attached_other.map_or(&*other.affinity, |attached| &*attached.policy);
+            // One of the two is attached, or both would have the default.
+            if let Some(here) = attached.or(attached_other).filter(|_| policy.pool_part() != other_policy.pool_part()) {
+                findings.push(split(backend, policy, other, other_policy, &here.location));
+            }
+        }
     }
 
     /// The backends that a target stands for.
@@ -98,7 +117,8 @@ impl Stage for AffinityStage<'_> {
                     continue;
                 }
                 let policy = Arc::new(policy_of(name, spec, mode));
-                attachments.push(Attachment { backend: index, specificity, policy });
+                let location = target.location().clone();
+                attachments.push(Attachment { backend: index, specificity, policy, location });
             }
         }
         Some(attachments)
@@ -132,13 +152,23 @@ fn mode_for(
 }
 
 fn policy_of(name: &ObjectName, spec: &CacheAffinityPolicy, mode: PlacementMode) -> AffinityPolicy {
+    let default = AffinityPolicy::default();
     AffinityPolicy {
         id: Arc::from(name.to_string()),
         mode,
+        basis: spec.basis,
         session_header: spec.session_header.as_ref().map(|HeaderName(name)| Arc::clone(name)),
         tenancy: spec.tenancy,
+        canon: Canon {
+            masks: spec.masks.clone(),
+            max_blocks: spec.max_blocks.unwrap_or(default.canon.max_blocks),
+            ..default.canon
+        },
+        weights: spec.weights,
+        index_bytes: spec.index_bytes.unwrap_or(default.index_bytes),
+        cache_tokens: spec.cache_tokens,
+        scraping: spec.metrics.as_ref().map_or(default.scraping, |MetricsSpec(scraping)| scraping.clone()),
         debug_headers: spec.debug_headers,
-        ..AffinityPolicy::default()
     }
 }
 
@@ -146,4 +176,20 @@ fn ignored(backend: &model::Backend, other: &AffinityPolicy, location: &Location
     let message =
         format!("the backend {} has the policy {} already; this one does not hold for it", backend.name, other.id);
     Diagnostic::warning(location, message).with_help("attach one of them to the AIServiceBackend itself, or remove one")
+}
+
+fn split(
+    backend: &model::Backend,
+    policy: &AffinityPolicy,
+    other: &model::Backend,
+    other_policy: &AffinityPolicy,
+    location: &Location,
+) -> Diagnostic {
+    let message = format!(
+        "the AIServiceBackends {} and {} share the Backend {}, but have different policies ({} and {}): for how its \
+         replicas are chosen, that of {} holds for both",
+        other.name, backend.name, backend.cluster, other_policy.id, policy.id, other.name
+    );
+    Diagnostic::warning(location, message)
+        .with_help(format!("attach one policy to the Backend {} instead", backend.cluster))
 }

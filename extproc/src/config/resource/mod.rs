@@ -27,7 +27,7 @@ use super::value::{DnsName, Located, header_value};
 use attache_proto::headers::COST_METADATA_NAMESPACE;
 
 pub(super) use backend::{Backend, endpoint_id};
-pub(super) use cache_affinity::{AffinityTarget, CacheAffinityPolicy};
+pub(super) use cache_affinity::{AffinityTarget, CacheAffinityPolicy, MetricsSpec};
 pub(super) use client_key::{ClientKey, RoutePattern};
 use kind::{Kind, Misnamed};
 pub(super) use limit::PriceTable;

@@ -4,6 +4,10 @@
 //! Every label value comes from the configuration or from a fixed list, never from a client, so the number of series is
 //! bounded.
 
+mod affinity;
+
+pub use affinity::{EndpointState, PoolFigure, PoolFigures};
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -403,8 +407,8 @@ impl Telemetry {
         }
     }
 
-    /// The page that Prometheus reads, with these figures of the ledger and of the cool-down table.
-    pub fn page(&self, ledger: &LedgerStats, endpoints_cooling: usize) -> String {
+    /// The page that Prometheus reads, with these figures of the ledger, of the cool-down table and of the pools.
+    pub fn page(&self, ledger: &LedgerStats, endpoints_cooling: usize, pools: PoolFigures) -> String {
         self.store.round_trips.inner().store(ledger.round_trips, Ordering::Relaxed);
         self.store.errors.inner().store(ledger.errors, Ordering::Relaxed);
         self.store.lost_settlements.inner().store(ledger.lost_settlements, Ordering::Relaxed);
@@ -416,9 +420,13 @@ impl Telemetry {
             self.limits.cost_fallbacks.get_or_create(&LimitLabels { limit }).inner().store(count, Ordering::Relaxed);
         }
         self.endpoints_cooling.set(gauge(endpoints_cooling));
+        let mut affinity = Registry::with_prefix("attache_affinity");
+        affinity.register_collector(Box::new(pools));
         let mut page = String::new();
         // Writing to a string does not fail.
-        let _ = text::encode(&mut page, &self.registry);
+        let _ = text::encode_registry(&mut page, &self.registry);
+        let _ = text::encode_registry(&mut page, &affinity);
+        let _ = text::encode_eof(&mut page);
         page
     }
 }
@@ -501,7 +509,7 @@ mod tests {
         let odd = Usage { input: 100, output: 10, total: 110, cached_input: 200, ..Usage::default() };
         program.cost(&odd, &context);
         program.cost(&Usage { cached_input: 0, ..odd }, &context);
-        let page = Telemetry::default().page(&LedgerStats::default(), 0);
+        let page = Telemetry::default().page(&LedgerStats::default(), 0, PoolFigures::default());
         assert!(page.contains("attache_limit_cost_fallbacks_total{limit=\"ns/policy/weighted\"} 1\n"), "{page}");
     }
 }
