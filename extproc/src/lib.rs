@@ -15,4 +15,5 @@ pub mod route;
 pub mod run;
 pub mod server;
 pub mod telemetry;
+pub mod watch;
 pub mod world;

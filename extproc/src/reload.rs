@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use attache_gate::ConfigError;
 use notify::{EventKind, RecursiveMode, Watcher};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
 use crate::config::model::Settings;
@@ -72,13 +72,13 @@ impl Reloader {
     }
 
     /// Reloads on SIGHUP and on every change of the files, for ever, for `world`, which serves what is published. From now on,
-    /// not from the first poll on: a SIGHUP that nobody listens for ends the process.
-    pub fn watch(self, world: Arc<World>) -> impl Future<Output = ()> + Send {
+    /// not from the first poll on: a SIGHUP that nobody listens for ends the process. `reloads` is told when all is in force.
+    pub fn watch(self, world: Arc<World>, reloads: watch::Sender<()>) -> impl Future<Output = ()> + Send {
         let (changed, changes) = mpsc::channel(1);
         let watcher = self.watcher(changed);
         let hangups = signal(SignalKind::hangup()).ok();
         async move {
-            self.reload_again_and_again(world, changes, hangups).await;
+            self.reload_again_and_again(world, reloads, changes, hangups).await;
             // Held to the end: dropping it ends the watch.
             drop(watcher);
         }
@@ -87,6 +87,7 @@ impl Reloader {
     async fn reload_again_and_again(
         mut self,
         world: Arc<World>,
+        reloads: watch::Sender<()>,
         mut changes: mpsc::Receiver<()>,
         mut hangups: Option<Signal>,
     ) {
@@ -115,6 +116,8 @@ impl Reloader {
                     self = reloader;
                     world.ledger.forget_denials();
                     world.fleet.adopt(&world.config.load(), std::time::Instant::now());
+                    world.cooldown.keep_only(&world.fleet.endpoint_clusters());
+                    reloads.send_replace(());
                 }
                 Err(panic) => {
                     error!(%panic, "reading the configuration failed; the last one stays in force and is not read again");

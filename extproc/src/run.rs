@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,6 +20,7 @@ use crate::reload::Reloader;
 use crate::server::listen::{ListenAddress, Listener};
 use crate::server::{Cut, Processor};
 use crate::telemetry::Telemetry;
+use crate::watch::{SystemLookup, Watch};
 use crate::world::World;
 
 /// The name under which Envoy asks for our health.
@@ -100,7 +101,11 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     });
     // Before anybody is told that we are ready: a signal that nobody listens for ends the process on the spot.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let watching = tokio::spawn(reloader.watch(Arc::clone(&world)));
+    let (reloads, reloaded) = watch::channel(());
+    world.fleet.adopt(&world.config.load(), Instant::now());
+    let mut watch = Watch::start(&world, reloaded, SystemLookup);
+    watch.first_answers().await;
+    let watching = tokio::spawn(reloader.watch(Arc::clone(&world), reloads));
     let admin = tokio::spawn(async move { axum::serve(admin_listener, admin).await });
     let pulse = tokio::spawn(pulse());
     ready.store(true, Ordering::Release);
@@ -123,6 +128,7 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
         }
         serving.abort();
     }
+    drop(watch);
     watching.abort();
     admin.abort();
     pulse.abort();

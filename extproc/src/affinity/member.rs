@@ -117,6 +117,13 @@ impl Member {
         Verdict::Restarted
     }
 
+    /// Its engine has begun anew, at a time when nobody had asked it for what it does not have any more.
+    pub(super) fn restarted(&mut self, now: u32) {
+        self.forget(now);
+        self.disappointments = 0;
+        self.trust = 1.0;
+    }
+
     /// Everything it was believed to hold up to now is gone.
     pub(super) fn forget(&mut self, now: u32) {
         self.horizon = now.saturating_add(1);

@@ -13,6 +13,7 @@ mod fleet;
 mod index;
 mod load;
 mod member;
+mod metrics_page;
 mod news;
 pub mod policy;
 mod pool;
@@ -25,8 +26,9 @@ mod tests;
 mod ticket;
 
 pub use blocks::PrefixChain;
-pub use fleet::Fleet;
+pub use fleet::{Change, Fleet};
 pub use load::{OwnLoad, PEER_EXPIRES_AFTER, STALE_AFTER, Scrape};
+pub use metrics_page::{MetricsPage, PageError};
 pub use news::News;
 pub use policy::{AffinityPolicy, Basis, DebugHeaders, PlacementMode, Tenancy, Weights};
 pub use pool::{Ask, EndpointStats, Placement, Pool, PoolStats, Reason, SHARING_EXPIRES_AFTER, Standing};

@@ -96,9 +96,10 @@ impl Default for Weights {
 /// How the choice reaches Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlacementMode {
-    /// A list of `ip:port` within the Backend's one cluster, for Envoy's `override_host`. Needs IP endpoints.
+    /// A list of `ip:port` within the Backend's one cluster, for Envoy's `override_host`. A DNS name
+    /// stands for all of its addresses, each a replica. Unix sockets have none.
     Endpoint,
-    /// One Envoy cluster a replica: for endpoints that are DNS names or Unix sockets.
+    /// One Envoy cluster a replica: for Unix sockets, and for names that are to be one replica each.
     Cluster,
 }
 

@@ -36,7 +36,7 @@ use attache_proto::splice::Chunk;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
-use crate::affinity::{Answered, DebugHeaders, Ticket};
+use crate::affinity::{Answered, DebugHeaders, PlacementMode, Ticket};
 use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Decision, Form, Growth, Refused, Reservation, Settlement, StoreError};
 use crate::route;
@@ -418,21 +418,40 @@ impl Exchange {
     /// before the one that served has failed it; where nobody served, all have.
     fn learn(&mut self, plan: &Plan, status: u16, upstream: Option<&str>, now: Instant) {
         let Some(backend) = self.backend(plan) else { return };
+        let answered = if (200..300).contains(&status) { Answered::Well } else { Answered::Badly };
+        let cooldown = &self.memory.cooldown;
+        let judge = |endpoint: &Endpoint| match status {
+            500.. => cooldown.failed(&endpoint.cluster, now),
+            _ => cooldown.served(&endpoint.cluster),
+        };
         let tried: Vec<&Endpoint> = plan.order(backend).collect();
-        // An address that is not in the list is one that a DNS name stands for.
-        let served = upstream.and_then(|address| {
-            tried.iter().position(|endpoint| *endpoint.id == *address).or(Some(0)).filter(|_| !tried.is_empty())
-        });
+        if tried.is_empty() {
+            // No name of the Backend has been resolved yet: the names answer for whoever served.
+            backend.endpoints.iter().for_each(judge);
+            return;
+        }
+        let position = upstream.and_then(|address| tried.iter().position(|endpoint| *endpoint.id == *address));
+        if let (None, Some(address), PlacementMode::Endpoint) = (position, upstream, backend.affinity.mode) {
+            // The proxy did not have those of the list: it resolves names in its own time. That is no fault of theirs.
+            let served = plan.pool.member(address);
+            served.iter().for_each(|endpoint| judge(endpoint));
+            let served = served.map_or_else(|| Arc::from(address), |endpoint| Arc::clone(&endpoint.id));
+            if let Some(ticket) = &mut self.ticket {
+                ticket.answered(answered, Some(&served), now);
+            }
+            return;
+        }
+        // In a cluster of one name, whichever of its addresses it was.
+        let served = position.or(upstream.and(Some(0)));
         for (index, endpoint) in tried.iter().enumerate() {
             match served {
-                Some(served) if index == served && status < 500 => self.memory.cooldown.served(&endpoint.cluster),
-                Some(served) if index <= served => self.memory.cooldown.failed(&endpoint.cluster, now),
-                None if status >= 500 => self.memory.cooldown.failed(&endpoint.cluster, now),
+                Some(served) if index == served => judge(endpoint),
+                Some(served) if index < served => cooldown.failed(&endpoint.cluster, now),
+                None if status >= 500 => cooldown.failed(&endpoint.cluster, now),
                 _ => {}
             }
         }
         let served = served.and_then(|served| tried.get(served)).map(|endpoint| Arc::clone(&endpoint.id));
-        let answered = if (200..300).contains(&status) { Answered::Well } else { Answered::Badly };
         if let Some(ticket) = &mut self.ticket {
             ticket.answered(answered, served.as_ref(), now);
         }

@@ -12,7 +12,7 @@ use super::event::Headers;
 use super::plan::Memory;
 use crate::affinity::prefix;
 use crate::affinity::{Ask, Basis, Canon, Placement, Pool, PrefixChain, PrefixScope, Tenancy};
-use crate::config::model::{Backend, Config, Rule, Target};
+use crate::config::model::{Backend, Config, Endpoint, Rule, Target};
 use crate::route::{
     self,
     site::{self, Choice, Site, SiteReason},
@@ -70,16 +70,17 @@ impl<'c> Request<'_, 'c> {
         memory: &Memory,
         now: Instant,
     ) -> Option<Placed<'c>> {
-        let cooldown = &*memory.cooldown;
+        let admits = |endpoint: &Endpoint| memory.cooldown.admits(&endpoint.cluster, now);
+        let serves = |backend: &Backend| memory.fleet.serves(backend, admits, now);
         let mut prompts = Prompts { request: self, read: Vec::new() };
-        let candidates: Vec<Candidate<'c>> = route::candidates(rule, config, cooldown, now)
+        let candidates: Vec<Candidate<'c>> = route::candidates(rule, config, serves)
             .into_iter()
             .filter_map(|target| Some((target, config.backends.get(target.backend)?)))
             .map(|(target, backend)| {
                 let served_model = target.model_override.as_ref().unwrap_or(self.model);
                 let pool = memory.fleet.pool(backend, now);
                 let ask = self.ask(prompts.by(&backend.affinity.canon), served_model, backend);
-                let placement = pool.place(&ask, |endpoint| cooldown.admits(&endpoint.cluster, now), now);
+                let placement = pool.place(&ask, admits, now);
                 Candidate { target, backend, served_model, pool, placement }
             })
             .collect();

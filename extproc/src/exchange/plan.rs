@@ -331,7 +331,12 @@ impl Plan {
             PlacementMode::Endpoint => {
                 set.push((headers::CLUSTER, backend.cluster.to_string()));
                 let order: Vec<&str> = self.order(backend).map(|endpoint| &*endpoint.id).collect();
-                set.push((headers::DESTINATION_ENDPOINT, order.join(",")));
+                if order.is_empty() {
+                    // No name has been resolved yet: Envoy may know more.
+                    remove.push(headers::DESTINATION_ENDPOINT);
+                } else {
+                    set.push((headers::DESTINATION_ENDPOINT, order.join(",")));
+                }
             }
             PlacementMode::Cluster => {
                 set.push((headers::CLUSTER, self.order(backend).next()?.cluster.to_string()));

@@ -494,12 +494,44 @@ fn a_backend_whose_replicas_fail_gives_way_to_the_next_priority_and_comes_back()
     }
     table.again();
     let (mutations, _) = released(table.post(&chat("assistant"), &[]));
-    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/spare/spare.example:80"));
-    assert!(mutations.remove.contains(&"x-gateway-destination-endpoint"), "a cluster of one needs no list");
+    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/spare"));
+    assert!(mutations.remove.contains(&"x-gateway-destination-endpoint"), "its name is not resolved: there is no list");
     table.now += Duration::from_secs(60);
     table.again();
     let (mutations, _) = released(table.post(&chat("assistant"), &[]));
     assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/pool"));
+}
+
+#[test]
+fn where_one_served_that_was_not_in_the_list_nobody_of_the_list_has_failed() {
+    let mut table = Table::set(Profile::Streamed);
+    for _ in 0..3 {
+        table.again();
+        released(table.post(&chat("assistant"), &[]));
+        table.answer_head("503", "text/plain", "10.0.0.9:80");
+    }
+    assert_eq!(table.memory.cooldown.cooling(table.now), 0);
+}
+
+#[test]
+fn a_backend_of_a_name_that_is_not_resolved_can_fail_too() {
+    let mut table = Table::set(Profile::Streamed);
+    let ask = |table: &mut Table| {
+        table.again();
+        let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+        set(&mutations, "x-attache-cluster").map(str::to_owned)
+    };
+    let fail = |table: &mut Table, upstreams: &[&str]| {
+        for upstream in upstreams {
+            ask(table);
+            table.answer_head("503", "text/plain", upstream);
+        }
+    };
+    fail(&mut table, &["", ""]);
+    assert_eq!(ask(&mut table).as_deref(), Some("default/spare"));
+    fail(&mut table, &["", ""]);
+    assert_eq!(ask(&mut table).as_deref(), Some("default/pool"), "all are out: the first is tried all the same");
+    assert_eq!(table.memory.cooldown.cooling(table.now), 3);
 }
 
 #[test]

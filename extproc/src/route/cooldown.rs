@@ -2,9 +2,10 @@
 //!
 //! Two failures in a row (no connection, 5xx, reset before headers) take an endpoint out for 2^k seconds, at most 60; the
 //! next success forgets it all. Envoy's `override_host` ignores host health, so this is ours to do. The table holds an entry
-//! only for endpoints that have failed since their last success, and only names from the configuration get in, so its size
-//! is bounded by the number of endpoints.
+//! only for endpoints that have failed since their last success, and whoever changes the endpoints has those forgotten that are
+//! gone, so its size is bounded by the number of endpoints.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,11 @@ impl CoolDown {
         self.failing.get(endpoint).and_then(|failing| failing.until).is_none_or(|until| until <= now)
     }
 
+    /// Forgets all endpoints but these.
+    pub fn keep_only(&self, endpoints: &HashSet<Arc<str>>) {
+        self.failing.retain(|endpoint, _| endpoints.contains(endpoint));
+    }
+
     /// How many endpoints are out at `now`.
     pub fn cooling(&self, now: Instant) -> usize {
         self.failing.iter().filter(|failing| failing.until.is_some_and(|until| until > now)).count()
@@ -84,6 +90,17 @@ mod tests {
         }
         assert_eq!(outs.get(..9), Some(&[0, 1, 2, 4, 8, 16, 32, 60, 60].map(Some)[..]));
         assert_eq!(outs.last(), Some(&Some(60)));
+    }
+
+    #[test]
+    fn endpoints_that_are_gone_are_forgotten() {
+        let table = CoolDown::default();
+        let (a, b, now) = (Arc::from("a"), Arc::from("b"), Instant::now());
+        for endpoint in [&a, &b, &a, &b] {
+            table.failed(endpoint, now);
+        }
+        table.keep_only(&HashSet::from([Arc::clone(&a)]));
+        assert_eq!((table.admits(&a, now), table.admits(&b, now), table.cooling(now)), (false, true, 1));
     }
 
     #[test]

@@ -8,11 +8,9 @@ pub mod site;
 
 pub use cooldown::CoolDown;
 
-use std::time::Instant;
-
 use attache_gate::Caller;
 
-use crate::config::model::{Config, Rule, RuleId, RuleMatch, Target};
+use crate::config::model::{Backend, Config, Rule, RuleId, RuleMatch, Target};
 
 /// What a search for a rule came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,16 +59,11 @@ pub fn resolve_for<'a>(
     resolution
 }
 
-/// The targets among which one is chosen: of those with a weight, the lowest priority number that has one which is not cooling
-/// down, without those that are. When all are cooling down, the lowest priority is tried all the same: somebody has to find out
+/// The targets among which one is chosen: of those with a weight, the lowest priority number that has one which
+/// `serves`, without those that do not. When none does, the lowest priority is tried all the same: somebody has to find out
 /// that it is back.
-pub fn candidates<'a>(rule: &'a Rule, config: &Config, cooldown: &CoolDown, now: Instant) -> Vec<&'a Target> {
-    let is_usable = |target: &&Target| {
-        config
-            .backends
-            .get(target.backend)
-            .is_some_and(|backend| backend.endpoints.iter().any(|endpoint| cooldown.admits(&endpoint.cluster, now)))
-    };
+pub fn candidates<'a>(rule: &'a Rule, config: &Config, serves: impl Fn(&Backend) -> bool) -> Vec<&'a Target> {
+    let is_usable = |target: &&Target| config.backends.get(target.backend).is_some_and(&serves);
     let serving: Vec<&Target> = rule.targets.iter().filter(|target| target.weight > 0).collect();
     let mut usable: Vec<&Target> = serving.iter().copied().filter(is_usable).collect();
     if usable.is_empty() {
@@ -84,6 +77,7 @@ pub fn candidates<'a>(rule: &'a Rule, config: &Config, cooldown: &CoolDown, now:
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Instant;
 
     use attache_gate::{RequestHead, Verdict};
 
@@ -168,7 +162,9 @@ spec: {schema: {name: OpenAI}, backendRef: {name: NAME, kind: Backend, group: ga
 
     fn chosen(config: &Config, cooldown: &CoolDown, now: Instant) -> Vec<usize> {
         let rule = config.rule(RuleId { route: 0, rule: 0 }).unwrap();
-        let targets = candidates(rule, config, cooldown, now);
+        let serves =
+            |backend: &Backend| backend.endpoints.iter().any(|endpoint| cooldown.admits(&endpoint.cluster, now));
+        let targets = candidates(rule, config, serves);
         let site = |target: &&Target| site::Site {
             id: target.backend.to_string(),
             weight: target.weight,

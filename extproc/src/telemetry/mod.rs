@@ -21,6 +21,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
 use crate::limit::{CostProgram, LedgerStats, StoreState};
+use crate::watch::WatchStats;
 
 /// Buckets for tokens: powers of 4, as OpenTelemetry recommends for `gen_ai.client.token.usage`.
 const TOKEN_BUCKETS: [f64; 14] = [
@@ -74,6 +75,8 @@ pub struct Telemetry {
     store: StoreMetrics,
     ledger: LedgerMetrics,
     endpoints_cooling: Gauge,
+    watch: WatchMetrics,
+    watch_stats: WatchStats,
 }
 
 /// What single limits do.
@@ -95,6 +98,13 @@ struct StoreMetrics {
     expired_settlements: Counter,
     queue: Gauge,
     reservations: Gauge,
+}
+
+/// What came of looking at the endpoints from outside the requests.
+#[derive(Default)]
+struct WatchMetrics {
+    scrapes: Family<ResultLabels, Counter>,
+    resolutions: Family<ResultLabels, Counter>,
 }
 
 /// How the ledger fares with its store, or without it.
@@ -150,6 +160,11 @@ struct DecisionLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PlacementLabels {
     cluster: Arc<str>,
     reason: &'static str,
@@ -179,6 +194,8 @@ impl Default for Telemetry {
             store: StoreMetrics::default(),
             ledger: LedgerMetrics::default(),
             endpoints_cooling: Gauge::default(),
+            watch: WatchMetrics::default(),
+            watch_stats: WatchStats::default(),
         };
         telemetry.register();
         telemetry
@@ -296,6 +313,16 @@ impl Telemetry {
             "Endpoints that are left alone after failures",
             self.endpoints_cooling.clone(),
         );
+        attache.register(
+            "endpoint_scrapes",
+            "Attempts to read the metrics pages of endpoints, by what came of them",
+            self.watch.scrapes.clone(),
+        );
+        attache.register(
+            "name_resolutions",
+            "Attempts to resolve the DNS names of endpoints, by what came of them",
+            self.watch.resolutions.clone(),
+        );
     }
 
     /// A stream was opened; it is in flight for as long as the answer lives.
@@ -303,6 +330,11 @@ impl Telemetry {
         self.streams.inc();
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
+    }
+
+    /// Where those count who watch the endpoints.
+    pub fn watch_stats(&self) -> &WatchStats {
+        &self.watch_stats
     }
 
     /// Streams that are open.
@@ -420,6 +452,7 @@ impl Telemetry {
             self.limits.cost_fallbacks.get_or_create(&LimitLabels { limit }).inner().store(count, Ordering::Relaxed);
         }
         self.endpoints_cooling.set(gauge(endpoints_cooling));
+        self.watch.show(&self.watch_stats);
         let mut affinity = Registry::with_prefix("attache_affinity");
         affinity.register_collector(Box::new(pools));
         let mut page = String::new();
@@ -428,6 +461,16 @@ impl Telemetry {
         let _ = text::encode_registry(&mut page, &affinity);
         let _ = text::encode_eof(&mut page);
         page
+    }
+}
+
+impl WatchMetrics {
+    fn show(&self, stats: &WatchStats) {
+        let scrapes = stats.scrapes().map(|(outcome, count)| (&self.scrapes, outcome.as_str(), count));
+        let resolutions = stats.resolutions().map(|(outcome, count)| (&self.resolutions, outcome.as_str(), count));
+        for (metric, result, count) in scrapes.chain(resolutions) {
+            metric.get_or_create(&ResultLabels { result }).inner().store(count, Ordering::Relaxed);
+        }
     }
 }
 

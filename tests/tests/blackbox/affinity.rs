@@ -126,11 +126,12 @@ async fn isolated_tenants_do_not_share_a_home() {
 }
 
 #[tokio::test]
-async fn replicas_that_are_known_by_name_are_chosen_as_clusters() {
+async fn in_cluster_mode_names_are_chosen_as_clusters() {
     let endpoints =
         "[{fqdn: {hostname: localhost, port: ${MODEL_0}}}, {fqdn: {hostname: localhost, port: ${MODEL_1}}}]";
-    let documents =
-        backend("named", endpoints) + &route("r", "m", "{name: named}") + &affinity("named", "debugHeaders: true");
+    let documents = backend("named", endpoints)
+        + &route("r", "m", "{name: named}")
+        + &affinity("named", "mode: cluster, debugHeaders: true");
     let stack = Stack::builder(documents).models(2).without_wasm().start().await.unwrap();
     let mut hits = Vec::new();
     for turns in 0..4 {

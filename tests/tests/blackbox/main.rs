@@ -37,6 +37,8 @@ mod keys;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod load;
+#[cfg(test)]
 mod openai_client;
 #[cfg(test)]
 mod outages;

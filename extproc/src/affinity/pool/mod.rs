@@ -17,6 +17,7 @@ use super::load::{OwnLoad, Part, Scrape};
 use super::member::{Member, Verdict};
 use super::news::{News, Newsroom};
 use super::policy::AffinityPolicy;
+use super::scraping::Scraping;
 use super::ticket::{Predicted, Ticket};
 use crate::config::model::Endpoint;
 
@@ -120,6 +121,32 @@ impl Pool {
         if let Some(member) = self.state().member_mut(endpoint) {
             member.load.scraped(scrape, now);
         }
+    }
+
+    /// An endpoint's engine has begun anew, as its metrics page shows: its cache is empty.
+    pub fn restarted(&self, endpoint: &str, now: Instant) {
+        let mut state = self.state();
+        let seconds = state.seconds(now);
+        if let Some(member) = state.member_mut(endpoint) {
+            member.restarted(seconds);
+            state.totals.restarts += 1;
+        }
+    }
+
+    /// How its endpoints' metrics pages are to be read, if at all.
+    pub fn scraping(&self) -> Option<Scraping> {
+        self.state().policy.scraping.clone()
+    }
+
+    /// Whether any endpoint is one of those; `None` while there are no endpoints.
+    pub fn any(&self, wanted: impl Fn(&Endpoint) -> bool) -> Option<bool> {
+        let state = self.state();
+        (!state.members.is_empty()).then(|| state.members.iter().any(|member| wanted(&member.endpoint)))
+    }
+
+    /// The endpoint of this id.
+    pub fn member(&self, id: &str) -> Option<Arc<Endpoint>> {
+        self.state().member_mut(id).map(|member| Arc::clone(&member.endpoint))
     }
 
     /// From now on news for peers are kept until they are taken.

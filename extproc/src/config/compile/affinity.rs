@@ -143,7 +143,10 @@ fn mode_for(
     let fitting = fitting_mode(&backend.endpoints);
     let Some(asked) = &spec.mode else { return Some(fitting) };
     if asked.value == PlacementMode::Endpoint && fitting == PlacementMode::Cluster {
-        let message = format!("mode `endpoint` needs IP endpoints, and the Backend {} has others", backend.cluster);
+        let message = format!(
+            "mode `endpoint` needs IP addresses or names, and the Backend {} has Unix sockets",
+            backend.cluster
+        );
         findings
             .push(Diagnostic::error(&asked.location, message).with_help("use `mode: cluster`, or leave `mode` out"));
         return None;

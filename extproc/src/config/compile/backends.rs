@@ -119,11 +119,11 @@ impl ServiceBackends {
     }
 }
 
-/// How a choice among these endpoints can reach Envoy: its `override_host` takes IP addresses only.
+/// How a choice among these endpoints can reach Envoy: its `override_host` takes IP addresses, those of names included.
 pub(super) fn fitting_mode(endpoints: &[Endpoint]) -> PlacementMode {
-    if endpoints.iter().all(|endpoint| matches!(endpoint.address, EndpointAddress::Ip(_))) {
-        PlacementMode::Endpoint
-    } else {
+    if endpoints.iter().any(|endpoint| matches!(endpoint.address, EndpointAddress::Unix(_))) {
         PlacementMode::Cluster
+    } else {
+        PlacementMode::Endpoint
     }
 }
