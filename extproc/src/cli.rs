@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use attache::affinity::SecretSeed;
 use attache::config::model::Settings;
 use attache::config::report::{Style, Verdict};
 use attache::config::{self, Outcome};
@@ -20,6 +21,7 @@ use attache::limit::{RedisFiles, RedisOptions, RedisTarget};
 use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
+use attache::sharing;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use explain::ExplainArgs;
 use limits::LimitsCommand;
@@ -68,7 +70,7 @@ struct SettingsArgs {
 
 impl From<SettingsArgs> for Settings {
     fn from(args: SettingsArgs) -> Self {
-        Self { path_prefix: args.path_prefix, max_body_bytes: args.max_body }
+        Self { path_prefix: args.path_prefix, max_body_bytes: args.max_body, ..Self::default() }
     }
 }
 
@@ -85,6 +87,8 @@ struct RunArgs {
     admin_listen: String,
     #[command(flatten)]
     redis: RedisArgs,
+    #[command(flatten)]
+    affinity: AffinityArgs,
     /// How many sidecars share the ledger at least. While Redis does not answer, each admits up to its share of what was
     /// left of a limit. Those that are seen running count too, if they are more; say it where sidecars may start meanwhile.
     #[arg(long, env = "ATTACHE_REPLICAS", value_name = "N", default_value = "1")]
@@ -156,6 +160,43 @@ impl fmt::Debug for RedisArgs {
     }
 }
 
+/// What sidecars tell each other of where prompts went.
+#[derive(Debug, Args)]
+struct AffinityArgs {
+    /// Whether sidecars tell each other over Redis which replica got which prompt, as hashes, and how busy they keep each; on
+    /// where there is a --redis. Redis is never asked while a request waits.
+    #[arg(long, env = "ATTACHE_AFFINITY_SHARING", value_name = "on|off")]
+    affinity_sharing: Option<Switch>,
+    /// A file with a secret that all hashes of prompts depend on, so that nobody who reads them can try out what the prompts
+    /// were; the same for all sidecars.
+    #[arg(long, env = "ATTACHE_AFFINITY_SECRET_FILE", value_name = "FILE")]
+    affinity_secret_file: Option<PathBuf>,
+}
+
+impl AffinityArgs {
+    fn secret(&self) -> Result<u64, String> {
+        // An empty variable is how deployments say "none".
+        let Some(file) = self.affinity_secret_file.as_deref().filter(|file| !file.as_os_str().is_empty()) else {
+            return Ok(0);
+        };
+        sharing::secret_in(file).map_err(|error| format!("--affinity-secret-file {}: {error}", file.display()))
+    }
+
+    fn sharing(&self, redis: Option<&RedisTarget>) -> Result<Option<RedisTarget>, String> {
+        match (self.affinity_sharing, redis) {
+            (Some(Switch::Off), _) | (None, None) => Ok(None),
+            (Some(Switch::On), None) => Err("--affinity-sharing on needs a --redis to share over".to_owned()),
+            (_, Some(target)) => Ok(Some(target.clone())),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LogFormat {
     /// Lines for people.
@@ -217,14 +258,16 @@ impl Cli {
 impl RunArgs {
     fn run(self) -> Result<ExitCode, String> {
         log(self.log_format);
+        let redis = self.redis.target()?;
         let options = RunOptions {
             config: self.config,
             extproc_listen: self.extproc_listen,
             admin_listen: self.admin_listen,
-            redis: self.redis.target()?,
+            sharing: self.affinity.sharing(redis.as_ref().map(|(target, _)| target))?,
+            redis,
             replicas: self.replicas.get(),
             drain_timeout: self.drain_timeout,
-            settings: self.settings.into(),
+            settings: Settings { affinity_secret: SecretSeed(self.affinity.secret()?), ..self.settings.into() },
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(self.workers.map_or_else(default_workers, NonZeroUsize::get))

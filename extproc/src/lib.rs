@@ -14,6 +14,9 @@ pub mod render;
 pub mod route;
 pub mod run;
 pub mod server;
+pub mod sharing;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod watch;
 pub mod world;

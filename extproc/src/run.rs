@@ -19,6 +19,7 @@ use crate::limit::{Ledger, RedisOptions, RedisStore, RedisTarget, SharedOptions}
 use crate::reload::Reloader;
 use crate::server::listen::{ListenAddress, Listener};
 use crate::server::{Cut, Processor};
+use crate::sharing::Sharing;
 use crate::telemetry::Telemetry;
 use crate::watch::{SystemLookup, Watch};
 use crate::world::World;
@@ -45,6 +46,8 @@ pub struct RunOptions {
     pub admin_listen: String,
     /// The ledger's Redis and how long it may take to answer; in memory without.
     pub redis: Option<(RedisTarget, RedisOptions)>,
+    /// The Redis by which sidecars tell each other what replicas hold and have to do; they do not without.
+    pub sharing: Option<RedisTarget>,
     /// How many sidecars share the ledger at least.
     pub replicas: usize,
     /// How long requests in flight may take to end.
@@ -74,6 +77,8 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     let reloader = Reloader::start(options.config, options.settings.clone(), Arc::clone(&telemetry))
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
     let world = Arc::new(World::new(options.settings, reloader.published(), ledger, telemetry));
+    // Not with the first request: until then a pool can have heard what peers know.
+    world.fleet.adopt(&world.config.load(), Instant::now());
 
     let listener = Listener::bind(&options.extproc_listen).await?;
     let admin_listener = TcpListener::bind(&options.admin_listen)
@@ -108,6 +113,10 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     let watching = tokio::spawn(reloader.watch(Arc::clone(&world), reloads));
     let admin = tokio::spawn(async move { axum::serve(admin_listener, admin).await });
     let pulse = tokio::spawn(pulse());
+    let sharing = options.sharing.map(|target| {
+        let sharing = Sharing::new(target, Arc::clone(&world.fleet), world.settings.affinity_secret.0);
+        tokio::spawn(sharing.run())
+    });
     ready.store(true, Ordering::Release);
 
     tokio::select! {
@@ -132,6 +141,9 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     watching.abort();
     admin.abort();
     pulse.abort();
+    if let Some(sharing) = sharing {
+        sharing.abort();
+    }
     let unsettled = world.ledger.drain(options.drain_timeout).await;
     if unsettled > 0 {
         warn!(unsettled, "charges are lost: the ledger did not take them in time");

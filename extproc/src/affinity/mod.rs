@@ -32,6 +32,6 @@ pub use metrics_page::{MetricsPage, PageError};
 pub use news::News;
 pub use policy::{AffinityPolicy, Basis, DebugHeaders, PlacementMode, Tenancy, Weights};
 pub use pool::{Ask, EndpointStats, Placement, Pool, PoolStats, Reason, SHARING_EXPIRES_AFTER, Standing};
-pub use prefix::{Canon, Masks, PrefixScope};
+pub use prefix::{Canon, Masks, PrefixScope, SecretSeed};
 pub use scraping::{Capacity, MetricNames, NotASeries, Scraping, Series};
 pub use ticket::{Answered, Predicted, Ticket};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use attache_gate::{Gate, GateConfig};
 use attache_proto::Usage;
 
-use crate::affinity::AffinityPolicy;
+use crate::affinity::{AffinityPolicy, SecretSeed};
 use crate::limit::{Cost, CostContext, CostProgram, Limit};
 
 /// Everything the sidecar knows of the operator's will at one moment.
@@ -62,11 +62,13 @@ pub struct Settings {
     pub path_prefix: String,
     /// The largest request body that is accepted, in bytes.
     pub max_body_bytes: u64,
+    /// What all hashes of prompts begin with.
+    pub affinity_secret: SecretSeed,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { path_prefix: String::new(), max_body_bytes: 16 * 1024 * 1024 }
+        Self { path_prefix: String::new(), max_body_bytes: 16 * 1024 * 1024, affinity_secret: SecretSeed::default() }
     }
 }
 

@@ -41,6 +41,7 @@ pub use ledger::{DegradedDecisions, Ledger, LedgerStats, SharedLedger, SharedOpt
 pub use memory::MemoryStore;
 pub use program::{CostProgram, InvalidProgram};
 pub use quantity::{Cost, CostContext, Price, Prices, Quantity};
+pub(crate) use redis::Errand;
 pub use redis::{InvalidRedisUrl, RedisFiles, RedisOptions, RedisStore, RedisTarget};
 pub(crate) use refusal::{amount, measure, subject, until_empty, until_room};
 pub use reservation::{Charge, Growth, Hold, ReservationId, ReserveRequest, Settlement};

@@ -53,4 +53,6 @@ mod render;
 #[cfg(test)]
 mod shared_limits;
 #[cfg(test)]
+mod sharing;
+#[cfg(test)]
 mod unified_endpoint;

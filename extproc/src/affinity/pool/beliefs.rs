@@ -130,12 +130,16 @@ impl State {
             let keys = prompt.blocks.iter().skip(depth).map(|hash| hash ^ ask.scope).collect();
             newsroom.add(News { endpoint, depth, keys });
         }
+        self.keep_within_capacity(at);
+        first_new
+    }
+
+    fn keep_within_capacity(&mut self, at: usize) {
         if let Some(capacity) = self.capacity_bytes(at)
             && let Some(member) = self.members.get_mut(at)
         {
             member.keep_within(capacity);
         }
-        first_new
     }
 
     fn hold_block(&mut self, slot: usize, key: u64, depth: usize, now: u32) -> Held {
@@ -211,11 +215,18 @@ impl State {
     }
 
     pub(super) fn hear_news(&mut self, news: &News, age: Duration, now: Instant) {
-        let Some(slot) = self.position(&news.endpoint).and_then(|at| self.members.get(at)?.slot) else { return };
+        let Some(at) = self.position(&news.endpoint) else { return };
+        let Some((slot, horizon)) = self.members.get(at).and_then(|member| Some((member.slot?, member.horizon))) else {
+            return;
+        };
         let then = self.seconds(now).saturating_sub(u32::try_from(age.as_secs()).unwrap_or(u32::MAX));
+        if then < horizon {
+            return;
+        }
         for (depth, key) in news.keys.iter().enumerate() {
             self.hold_block(slot, *key, news.depth.saturating_add(depth), then);
         }
+        self.keep_within_capacity(at);
     }
 
     fn count(&mut self, holders: &Slots, bytes: u64, at: u32) {

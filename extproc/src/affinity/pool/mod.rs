@@ -12,6 +12,7 @@ pub use stats::{EndpointStats, PoolStats};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::decision::Sharing;
 use super::index::{Index, MAX_SLOTS};
 use super::load::{OwnLoad, Part, Scrape};
 use super::member::{Member, Verdict};
@@ -28,6 +29,8 @@ const EPOCH: Duration = Duration::from_secs(60);
 const BYTES_PER_TOKEN: f64 = 4.0;
 /// How much the last answer counts in averages.
 const AVERAGE: f64 = 1.0 / 64.0;
+/// What peers heard before a pool began has an age as well: its time begins so many seconds before it does.
+const TIME_BEFORE: u32 = 600;
 /// What peers told counts as the whole picture for so long after the last word.
 pub const SHARING_EXPIRES_AFTER: Duration = Duration::from_secs(2);
 
@@ -180,6 +183,11 @@ impl Pool {
     /// All that peers had to say up to now is heard: what is known is the whole picture, for a while.
     pub fn heard_all(&self, now: Instant) {
         self.state().shared_until = Some(now + SHARING_EXPIRES_AFTER);
+    }
+
+    /// Whether what is known is the whole picture now.
+    pub fn hears_peers(&self, now: Instant) -> bool {
+        self.state().sharing(now) == Sharing::Live
     }
 
     /// Its figures.
@@ -382,6 +390,7 @@ impl State {
     }
 
     fn seconds(&self, now: Instant) -> u32 {
-        u32::try_from(now.saturating_duration_since(self.started).as_secs()).unwrap_or(u32::MAX)
+        let passed = u32::try_from(now.saturating_duration_since(self.started).as_secs()).unwrap_or(u32::MAX);
+        passed.saturating_add(TIME_BEFORE)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::State;
+use crate::affinity::decision::Sharing;
 use crate::affinity::load::{OwnLoad, Scrape};
 use crate::affinity::news::Newsroom;
 
@@ -99,7 +100,7 @@ impl State {
             delivered_tokens: self.totals.delivered as u64,
             dropped_news: self.newsroom.as_ref().map_or(0, Newsroom::dropped),
             restarts: self.totals.restarts,
-            is_shared: self.shared_until.is_some_and(|until| now <= until),
+            is_shared: self.sharing(now) == Sharing::Live,
             is_scraped: self.policy.scraping.is_some(),
             endpoints: endpoints.collect(),
         }

@@ -9,6 +9,8 @@ mod mask;
 mod raw;
 mod scope;
 
+use std::fmt;
+
 use attache_proto::json::unescape_each;
 use attache_proto::request::{Segment, SegmentForm, SegmentKind};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
@@ -33,13 +35,24 @@ pub struct Canon {
     pub masks: Masks,
     /// How many blocks of a chain are kept; never more than [`MAX_BLOCKS`].
     pub max_blocks: usize,
-    /// Keys the hashes, where they leave the process; 0 where they do not.
-    pub secret_seed: u64,
+    /// What the hashes begin with.
+    pub secret_seed: SecretSeed,
+}
+
+/// What all hashes of prompts begin with, so that nobody who sees them can try out what the prompts were; 0 without a secret.
+/// The same in all sidecars. Never shown.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct SecretSeed(pub u64);
+
+impl fmt::Debug for SecretSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretSeed(..)")
+    }
 }
 
 impl Default for Canon {
     fn default() -> Self {
-        Self { masks: Masks::default(), max_blocks: MAX_BLOCKS, secret_seed: 0 }
+        Self { masks: Masks::default(), max_blocks: MAX_BLOCKS, secret_seed: SecretSeed::default() }
     }
 }
 
@@ -107,7 +120,7 @@ impl Canon {
     }
 
     fn seed(&self) -> u64 {
-        xxh3_64_with_seed(&CANON_VERSION.to_le_bytes(), self.secret_seed)
+        xxh3_64_with_seed(&CANON_VERSION.to_le_bytes(), self.secret_seed.0)
     }
 }
 

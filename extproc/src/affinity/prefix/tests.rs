@@ -216,7 +216,9 @@ fn the_salt_is_told_and_no_part_of_the_chain() {
 fn a_secret_keys_every_hash() {
     let body = user("x".repeat(300).into()).to_string();
     let segments = scan(Operation::ChatCompletions, body.as_bytes()).unwrap().segments;
-    let chain = |secret_seed| Canon { secret_seed, ..Canon::default() }.read(&segments, body.as_bytes()).chain;
+    let chain = |secret_seed| {
+        Canon { secret_seed: SecretSeed(secret_seed), ..Canon::default() }.read(&segments, body.as_bytes()).chain
+    };
     assert_ne!((chain(0).seed, chain(0).blocks[0], chain(0).tail), (chain(1).seed, chain(1).blocks[0], chain(1).tail));
     assert_eq!(shared(&chain(0), &chain(1)), 0);
 }

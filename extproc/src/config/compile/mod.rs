@@ -81,6 +81,9 @@ pub fn compile(
     let rules_by_model = routes.rules_by_model(&mut build.diagnostics);
     let mut routes = routes.into_list();
     let mut backends = service_backends.with_affinities(affinities);
+    for backend in &mut backends {
+        Arc::make_mut(&mut backend.affinity).canon.secret_seed = settings.affinity_secret;
+    }
     let served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
     let gate_config = keys::gate_config(&settings, access, &routes);
     let config = Config {

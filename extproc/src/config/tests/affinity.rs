@@ -1,7 +1,7 @@
 //! Placement, from text to configuration.
 
 use super::*;
-use crate::affinity::{AffinityPolicy, Basis, Capacity, MetricNames, Weights};
+use crate::affinity::{AffinityPolicy, Basis, Capacity, MetricNames, SecretSeed, Weights};
 
 fn policy(name: &str, target: &str, fields: &str) -> String {
     format!(
@@ -99,4 +99,13 @@ spec: {schema: {name: OpenAI}, backendRef: {name: a}}
     );
     // What is each request's own makes no pool of its own.
     assert_eq!(shared("sessionHeader: x-session, debugHeaders: true"), None);
+}
+
+#[test]
+fn hashes_begin_with_the_secret_with_and_without_a_policy() {
+    let text = backend("a", 1) + &backend("b", 1) + &policy("p", "{kind: AIServiceBackend, name: a}", "");
+    let settings = Settings { affinity_secret: SecretSeed(7), ..Settings::default() };
+    let outcome = compile(Documents::from_text("test.yaml", &text), settings, 1, None).unwrap();
+    let seeds: Vec<_> = outcome.config.backends.iter().map(|backend| backend.affinity.canon.secret_seed).collect();
+    assert_eq!(seeds, [SecretSeed(7), SecretSeed(7)]);
 }

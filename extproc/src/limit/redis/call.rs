@@ -28,8 +28,8 @@ pub(super) struct Call<'h> {
 
 impl<'h> Call<'h> {
     /// Of keys in one slot and arguments as they are.
-    pub(super) fn plain(keys: Vec<String>, arguments: Vec<String>) -> Self {
-        Self { keys, arguments: arguments.into_iter().map(String::into_bytes).collect(), counters: Vec::new() }
+    pub(super) fn plain(keys: Vec<String>, arguments: Vec<Vec<u8>>) -> Self {
+        Self { keys, arguments, counters: Vec::new() }
     }
 
     /// What a part of a reservation asks for.

@@ -30,6 +30,8 @@ const PAUSE_WHILE_SLOT_MOVES: Duration = Duration::from_millis(5);
 
 pub(super) struct Channel {
     route: Route,
+    /// Who needs what of an access list: `token limits need: ~att1:* +eval` and so on.
+    rights: &'static str,
     round_trips: AtomicU64,
     /// Whether Redis's refusal of our commands was told since it last took one.
     complained: AtomicBool,
@@ -55,8 +57,9 @@ enum Verdict {
 }
 
 impl Channel {
-    /// Starts connecting; to be called within a Tokio runtime.
-    pub(super) fn new(target: &Arc<RedisTarget>, inspection: Inspection) -> Self {
+    /// Starts connecting; to be called within a Tokio runtime. `rights` says who needs what of
+    /// Redis's access list.
+    pub(super) fn new(target: &Arc<RedisTarget>, inspection: Inspection, rights: &'static str) -> Self {
         let target = Arc::clone(target);
         let route = match target.place.clone() {
             Place::Server(address) => Route::One(Link::new(Destination::Server(target, address), inspection)),
@@ -66,7 +69,7 @@ impl Channel {
             }
             Place::Cluster { seeds } => Route::Cluster(Cluster::new(target, seeds, inspection)),
         };
-        Self { route, round_trips: AtomicU64::new(0), complained: AtomicBool::new(false) }
+        Self { route, rights, round_trips: AtomicU64::new(0), complained: AtomicBool::new(false) }
     }
 
     /// Whether counters of different groups may lie on different nodes, so that a call can be of one group only.
@@ -205,10 +208,10 @@ impl Channel {
             Err(StoreError::Failed(reason))
                 if is_permission(reason) && !self.complained.swap(true, Ordering::Relaxed) =>
             {
+                let rights = self.rights;
                 tracing::error!(
                     %reason,
-                    "Redis's access list does not allow what token limits need: ~att1:* +eval +evalsha +time +exists +get \
-                     +set +pttl +pexpire +zadd +zrem +zrangebyscore, and for a cluster +cluster|slots"
+                    "Redis's access list does not allow what {rights}, and for a cluster +cluster|slots"
                 );
             }
             _ => {}

@@ -11,6 +11,7 @@ mod channel;
 mod cluster;
 mod credentials;
 mod dial;
+mod errand;
 mod floors;
 mod inspection;
 mod known;
@@ -35,12 +36,17 @@ use redis::Value;
 use super::{Admission, CounterState, Growth, Hold, ReserveRequest, Settlement, Store, StoreError};
 use call::Call;
 use channel::Channel;
+pub(crate) use errand::Errand;
 use known::Known;
 use link::Inspection;
 use part::Part;
 use reply::{Answer, Verdict};
 use script::{PEEK, RESET, Script};
 pub use url::{InvalidRedisUrl, RedisFiles, RedisTarget};
+
+/// What an access list must allow, as [`Channel`] says it.
+const RIGHTS: &str =
+    "token limits need: ~att1:* +eval +evalsha +time +exists +get +set +pttl +pexpire +zadd +zrem +zrangebyscore";
 
 /// How long a sidecar waits for its Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +92,8 @@ impl RedisStore {
         let target = Arc::new(target);
         let shared = Shared {
             options,
-            reserving: Channel::new(&target, Inspection::None),
-            settling: Channel::new(&target, Inspection::OfEachServer),
+            reserving: Channel::new(&target, Inspection::None, RIGHTS),
+            settling: Channel::new(&target, Inspection::OfEachServer, RIGHTS),
             known: Known::default(),
             errors: AtomicU64::new(0),
         };

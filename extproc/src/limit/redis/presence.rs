@@ -36,7 +36,8 @@ impl RedisStore {
     /// [`StoreError`] as for a settlement; it is safe to try again.
     pub async fn sidecars(&self, id: &str, lifetime: Duration) -> Result<usize, StoreError> {
         let lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
-        let call = Call::plain(vec!["att1:{sidecars}".to_owned()], vec![id.to_owned(), lifetime_ms.to_string()]);
+        let arguments = vec![id.to_owned().into_bytes(), lifetime_ms.to_string().into_bytes()];
+        let call = Call::plain(vec!["att1:{sidecars}".to_owned()], arguments);
         let answer = self.run(&self.shared.settling, &SIDECARS, &call, self.shared.options.settle_deadline).await?;
         match answer.as_sequence() {
             Some([Value::Int(count)]) => Ok(usize::try_from(*count).unwrap_or(0)),

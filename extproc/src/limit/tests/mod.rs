@@ -8,7 +8,6 @@ mod ledger;
 mod on_redis;
 mod proxy;
 mod recorded;
-mod redis_server;
 mod sliding;
 mod suite;
 mod topology;
@@ -19,6 +18,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::*;
+use crate::testing::{log, redis_server};
 
 /// A clock that only tests turn.
 pub(super) struct Hand(AtomicU64);

@@ -1,60 +1,13 @@
 //! What the log says of a Redis that cannot be used as it is: each once, with what to do, and without a secret.
 
-use std::io;
-use std::sync::Mutex;
-
 use ::redis::aio::MultiplexedConnection;
-use tracing::subscriber::DefaultGuard;
 
 use super::bed::{ERA, connect};
+use super::log::Log;
 use super::redis_server::{PATIENCE, RedisServer, ask, end, free_port, redis_server, say, spawn, try_connect, until};
 use super::*;
 
 const OPTIONS: RedisOptions = RedisOptions { deadline: PATIENCE, settle_deadline: PATIENCE };
-
-/// What is logged by this thread, in which all of a test's tasks run.
-struct Log {
-    text: Arc<Mutex<Vec<u8>>>,
-    _guard: DefaultGuard,
-}
-
-impl Log {
-    fn start() -> Self {
-        let text = Arc::new(Mutex::new(Vec::new()));
-        let writer = Sink(Arc::clone(&text));
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        Self { text, _guard: tracing::subscriber::set_default(subscriber) }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
-    }
-
-    /// The lines with these words in them.
-    fn lines(&self, words: &str) -> Vec<String> {
-        self.text().lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
-    }
-
-    /// The first of them, as soon as it is there.
-    async fn line(&self, words: &str) -> String {
-        until(async || !self.lines(words).is_empty()).await;
-        self.lines(words).remove(0)
-    }
-}
-
-#[derive(Clone)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn tokens() -> Arc<Limit> {
     Arc::new(Limit { window: Window::Fixed(ERA), ..limit("tokens", 1 << 40, Mode::Soft) })

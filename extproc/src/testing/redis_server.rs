@@ -9,12 +9,12 @@ use ::redis::{self, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
 /// For a machine that is busy with other things.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often a server is started on another port when somebody else was quicker.
 const PORTS_TO_TRY: usize = 5;
 
-pub(super) struct RedisServer {
+pub(crate) struct RedisServer {
     directory: TempDir,
     arguments: Vec<String>,
     /// 0 for none.
@@ -24,19 +24,19 @@ pub(super) struct RedisServer {
 
 impl RedisServer {
     /// A server that takes commands.
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let mut server = Self::stopped();
         server.restart().await;
         server
     }
 
     /// A place where a server may be started later.
-    pub(super) fn stopped() -> Self {
+    pub(crate) fn stopped() -> Self {
         Self { directory: TempDir::new().unwrap(), arguments: Vec::new(), port: 0, process: None }
     }
 
     /// A server with further arguments, which win over ours.
-    pub(super) async fn start_with(arguments: &[&str]) -> Self {
+    pub(crate) async fn start_with(arguments: &[&str]) -> Self {
         let mut server = Self::stopped();
         server.arguments = arguments.iter().map(ToString::to_string).collect();
         server.restart().await;
@@ -44,7 +44,7 @@ impl RedisServer {
     }
 
     /// A server on a port of its own as well; the arguments may depend on that port and on the server's directory.
-    pub(super) async fn start_on_port(arguments: impl Fn(u16, &Path) -> Vec<String>) -> Self {
+    pub(crate) async fn start_on_port(arguments: impl Fn(u16, &Path) -> Vec<String>) -> Self {
         for _ in 0..PORTS_TO_TRY {
             let mut server = Self::stopped();
             server.port = free_port();
@@ -56,7 +56,7 @@ impl RedisServer {
         panic!("{PORTS_TO_TRY} ports were taken by others");
     }
 
-    pub(super) async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         assert!(self.try_restart().await, "Redis did not come up");
     }
 
@@ -86,32 +86,32 @@ impl RedisServer {
     }
 
     /// As `kill -9` does it: nothing is saved.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         end(&mut self.process);
     }
 
     /// `STOP` makes it hang, `CONT` go on.
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.process.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
     /// Of a server that was started on a port.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         assert_ne!(self.port, 0);
         self.port
     }
 
-    pub(super) async fn connection(&self) -> MultiplexedConnection {
+    pub(crate) async fn connection(&self) -> MultiplexedConnection {
         try_connect(&self.url()).await.unwrap()
     }
 
     /// By the default user's password.
-    pub(super) async fn connection_with(&self, password: &str) -> MultiplexedConnection {
+    pub(crate) async fn connection_with(&self, password: &str) -> MultiplexedConnection {
         let address = redis::ConnectionAddr::Unix(self.socket());
         let login = redis::RedisConnectionInfo::default().set_password(password);
         let info = redis::IntoConnectionInfo::into_connection_info(address).unwrap().set_redis_settings(login);
@@ -129,11 +129,11 @@ impl Drop for RedisServer {
     }
 }
 
-pub(super) fn redis_server() -> Command {
+pub(crate) fn redis_server() -> Command {
     Command::new(std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned()))
 }
 
-pub(super) fn spawn(mut command: Command) -> Child {
+pub(crate) fn spawn(mut command: Command) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
         panic!(
             "these tests need a Redis 7.0 or later, and {:?} does not start ({error}): install it \
@@ -143,7 +143,7 @@ pub(super) fn spawn(mut command: Command) -> Child {
     })
 }
 
-pub(super) fn end(process: &mut Option<Child>) {
+pub(crate) fn end(process: &mut Option<Child>) {
     if let Some(mut process) = process.take() {
         // It may have ended by itself.
         let _ = process.kill();
@@ -152,19 +152,19 @@ pub(super) fn end(process: &mut Option<Child>) {
 }
 
 /// One that nobody listens on now.
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A connection to a server that answers.
-pub(super) async fn try_connect(url: &str) -> Option<MultiplexedConnection> {
+pub(crate) async fn try_connect(url: &str) -> Option<MultiplexedConnection> {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.ok()?;
     let answer: redis::RedisResult<String> = redis::cmd("PING").query_async(&mut connection).await;
     answer.is_ok().then_some(connection)
 }
 
 /// The answer to a command of plain words.
-pub(super) async fn ask(connection: &mut MultiplexedConnection, words: &str) -> redis::RedisResult<redis::Value> {
+pub(crate) async fn ask(connection: &mut MultiplexedConnection, words: &str) -> redis::RedisResult<redis::Value> {
     let mut command = redis::Cmd::new();
     for word in words.split_whitespace() {
         command.arg(word);
@@ -172,12 +172,12 @@ pub(super) async fn ask(connection: &mut MultiplexedConnection, words: &str) -> 
     command.query_async(connection).await
 }
 
-pub(super) async fn say(connection: &mut MultiplexedConnection, words: &str) {
+pub(crate) async fn say(connection: &mut MultiplexedConnection, words: &str) {
     ask(connection, words).await.unwrap();
 }
 
 /// How a recovery is awaited.
-pub(super) async fn until(mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !condition().await {
         assert!(started.elapsed() < PATIENCE, "it did not come to be");
