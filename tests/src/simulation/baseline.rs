@@ -100,30 +100,30 @@ impl Sidecar {
         let count = self.replicas.len();
         let first = u64::from(request.blocks.first().copied().unwrap_or(u32::MAX));
         let hash = |index: usize| (mix(mix(first) ^ index as u64) >> 11) as f64 / (1_u64 << 53) as f64;
-        let known = self.replicas.iter().enumerate();
+        let known = self.replicas.iter();
         match policy {
             // Ours is no baseline; without scores it would be random as well.
             Policy::Random | Policy::Ours => vec![0.0; count],
             Policy::RoundRobin => {
                 self.turn = (self.turn + 1) % count.max(1);
-                known.map(|(index, _)| -(((index + count - self.turn) % count) as f64)).collect()
+                (0..count).map(|index| -(((index + count - self.turn) % count) as f64)).collect()
             }
-            Policy::LeastRequests => known.map(|(_, known)| -(known.in_flight as f64)).collect(),
+            Policy::LeastRequests => known.map(|known| -(known.in_flight as f64)).collect(),
             Policy::LeastRequestsScraped => {
                 let load = |known: &Known| {
                     let scraped = known.scraped.map_or(0, |scraped| scraped.waiting + scraped.running);
                     (scraped + known.sent_since_scrape) as f64
                 };
-                known.map(|(_, known)| -load(known)).collect()
+                known.map(|known| -load(known)).collect()
             }
-            Policy::FirstBlockHash => known.map(|(index, _)| hash(index)).collect(),
+            Policy::FirstBlockHash => (0..count).map(hash).collect(),
             Policy::BoundedLoadHash => {
                 let under_way = self.under_way.len() as f64;
                 let bound = (BOUND * (under_way + 1.0) / count as f64).ceil();
                 let below = |known: &Known| if (known.in_flight as f64) < bound { 1.0 } else { 0.0 };
-                known.map(|(index, known)| below(known) + hash(index)).collect()
+                known.enumerate().map(|(index, known)| below(known) + hash(index)).collect()
             }
-            Policy::LongestMatch => known.map(|(_, known)| known.sent.matched(&request.blocks) as f64).collect(),
+            Policy::LongestMatch => known.map(|known| known.sent.matched(&request.blocks) as f64).collect(),
             Policy::Scorer => {
                 let waiting = self.replicas.iter().map(Known::waiting);
                 let (least, most) =
@@ -134,7 +134,7 @@ impl Sidecar {
                     let prefix = known.sent.matched(&request.blocks) as f64 / request.blocks.len().max(1) as f64;
                     2.0 * queue + 2.0 * kv + 3.0 * prefix
                 };
-                known.map(|(_, known)| score(known)).collect()
+                known.map(score).collect()
             }
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Engine<'a> {
 struct Flight {
     sidecar: usize,
     replica: usize,
+    /// Counts what was begun and lost: what a former attempt scheduled happens no more.
+    attempt: u32,
     cached_tokens: u64,
     first_byte: Option<Duration>,
     stage: Stage,
@@ -55,8 +57,8 @@ enum Stage {
 #[derive(Debug)]
 enum Event {
     Arrive(usize),
-    PrefillEnds { request: usize, life: u64 },
-    AnswerEnds { request: usize, life: u64 },
+    PrefillEnds { request: usize, attempt: u32 },
+    AnswerEnds { request: usize, attempt: u32 },
     Scrape { sidecar: usize },
     Scraped { sidecar: usize, pages: Vec<Option<Scrape>> },
     ShareNews,
@@ -132,8 +134,8 @@ impl<'a> Engine<'a> {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive(number) => self.arrive(number),
-            Event::PrefillEnds { request, life } => self.prefill_ends(request, life),
-            Event::AnswerEnds { request, life } => self.answer_ends(request, life),
+            Event::PrefillEnds { request, attempt } => self.prefill_ends(request, attempt),
+            Event::AnswerEnds { request, attempt } => self.answer_ends(request, attempt),
             Event::Scrape { sidecar } => {
                 let pages = self.replicas.iter().map(Replica::scrape).collect();
                 self.schedule(self.now + self.setup.scrape_delay, Event::Scraped { sidecar, pages });
@@ -188,34 +190,35 @@ impl<'a> Engine<'a> {
     fn start_prefill(&mut self, index: usize) {
         let Some(replica) = self.replicas.get_mut(index) else { return };
         let Some(prefill) = replica.next_prefill(self.requests) else { return };
-        let life = replica.life();
-        if let Some(flight) = self.flights.get_mut(prefill.request) {
-            flight.cached_tokens = prefill.cached_tokens;
-        }
-        self.schedule(self.now + prefill.takes, Event::PrefillEnds { request: prefill.request, life });
+        let Some(flight) = self.flights.get_mut(prefill.request) else { return };
+        flight.cached_tokens = prefill.cached_tokens;
+        let event = Event::PrefillEnds { request: prefill.request, attempt: flight.attempt };
+        self.schedule(self.now + prefill.takes, event);
     }
 
-    fn prefill_ends(&mut self, number: usize, life: u64) {
+    fn prefill_ends(&mut self, number: usize, attempt: u32) {
         let (requests, now) = (self.requests, self.now);
         let Some((request, flight)) = requests.get(number).zip(self.flights.get_mut(number)) else { return };
-        let Some(replica) = self.replicas.get_mut(flight.replica).filter(|replica| replica.life() == life) else {
+        if flight.attempt != attempt {
             return;
-        };
+        }
+        let Some(replica) = self.replicas.get_mut(flight.replica) else { return };
         replica.prefilled(request);
         flight.first_byte = Some(now);
         let (sidecar, index) = (flight.sidecar, flight.replica);
         self.routing.first_byte(sidecar, number, now);
         let further = u32::try_from(request.output_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.schedule(now + DECODE * further, Event::AnswerEnds { request: number, life });
+        self.schedule(now + DECODE * further, Event::AnswerEnds { request: number, attempt });
         self.start_prefill(index);
     }
 
-    fn answer_ends(&mut self, number: usize, life: u64) {
+    fn answer_ends(&mut self, number: usize, attempt: u32) {
         let requests = self.requests;
         let Some((request, flight)) = requests.get(number).zip(self.flights.get_mut(number)) else { return };
-        let Some(replica) = self.replicas.get_mut(flight.replica).filter(|replica| replica.life() == life) else {
+        if flight.attempt != attempt {
             return;
-        };
+        }
+        let Some(replica) = self.replicas.get_mut(flight.replica) else { return };
         replica.answered(request);
         flight.stage = Stage::Finished;
         let (sidecar, cached_tokens) = (flight.sidecar, flight.cached_tokens);
@@ -248,6 +251,7 @@ impl<'a> Engine<'a> {
             if flight.stage != Stage::AtReplica || flight.replica != lost {
                 continue;
             }
+            flight.attempt += 1;
             self.routing.reset(flight.sidecar, number, self.now);
             if flight.first_byte.is_none() {
                 flight.stage = Stage::Ahead;

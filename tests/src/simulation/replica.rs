@@ -34,8 +34,6 @@ pub(super) struct Replica {
     /// Prompt and answer tokens of what runs, each counted for itself though some are the same.
     running_tokens: u64,
     up: bool,
-    /// Counts the replica's lives: what a former one had begun never ends.
-    life: u64,
 }
 
 /// A prefill that has begun.
@@ -57,16 +55,11 @@ impl Replica {
             running: 0,
             running_tokens: 0,
             up: true,
-            life: 0,
         }
     }
 
     pub(super) fn is_up(&self) -> bool {
         self.up
-    }
-
-    pub(super) fn life(&self) -> u64 {
-        self.life
     }
 
     pub(super) fn scrape(&self) -> Option<Scrape> {
@@ -116,7 +109,6 @@ impl Replica {
         self.prefilling = None;
         (self.running, self.running_tokens) = (0, 0);
         self.up = false;
-        self.life += 1;
     }
 
     pub(super) fn come_up(&mut self) {

@@ -29,6 +29,9 @@ fn main() -> ExitCode {
 
 fn sim(options: &Options) -> Result<(), Box<dyn Error>> {
     let traces = options.traces()?;
+    if traces.is_empty() {
+        return Err(format!("no trace's name contains {}", options.only).into());
+    }
     let plans: Vec<Plan> = traces.iter().map(|trace| Plan::of(trace, options)).collect();
     let report = Report::of(&plans, &work::run(&plans), options);
 

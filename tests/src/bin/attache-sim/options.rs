@@ -42,7 +42,7 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     /// Only traces whose name contains this.
     #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
+    pub(crate) only: String,
 }
 
 fn rate(text: &str) -> Result<f64, String> {

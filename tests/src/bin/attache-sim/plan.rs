@@ -55,6 +55,7 @@ pub(crate) fn name(setup: &Setup) -> String {
         // What does not depend on the sidecar is the same with any number of them.
         (Policy::Random | Policy::FirstBlockHash, _) => policy.to_owned(),
         (Policy::Ours, Sharing::Shared) => format!("{policy}, {count} sharing"),
-        _ => format!("{policy}, {count} alone"),
+        _ if count == 1 => format!("{policy}, one sidecar"),
+        _ => format!("{policy}, {count} sidecars"),
     }
 }

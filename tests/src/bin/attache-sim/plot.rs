@@ -10,7 +10,7 @@ const TOP: f64 = 60.0;
 const BOTTOM: f64 = 440.0;
 const BAR: f64 = 17.0;
 const GAP: f64 = 36.0;
-const LEGEND: f64 = 290.0;
+const LEGEND: f64 = 350.0;
 /// Greys and browns for what does not look at prompts, blues and violets for what does, greens for ours.
 const COLOURS: [&str; 14] = [
     "#bdbdbd", "#969696", "#737373", "#525252", "#d8b365", "#bf812d", "#8c510a", "#9ecae1", "#4292c6", "#bcbddc",
@@ -35,6 +35,7 @@ fn write_svg(svg: &mut String, traces: &[TraceReport]) -> fmt::Result {
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {HEIGHT:.0}" width="{width:.0}" height="{HEIGHT:.0}" font-family="Helvetica, Arial, sans-serif" font-size="13" fill="black">"#
     )?;
     writeln!(svg, r#"<rect width="100%" height="100%" fill="white"/>"#)?;
+    text(svg, LEFT - 8.0, TOP - 14.0, 13, "end", "hit ratio")?;
     text(svg, LEFT, 30.0, 18, "start", "Prompt tokens that came from a KV cache, by the way requests were placed")?;
     for percent in (0..=100).step_by(20) {
         let y = height(f64::from(percent) / 100.0);
@@ -92,7 +93,7 @@ fn write_legend(svg: &mut String, x: f64, trace: &TraceReport) -> fmt::Result {
         y - 5.0,
         y - 5.0
     )?;
-    text(svg, x + 20.0, y, 13, "start", "pooled bound: one cache as large as all")
+    text(svg, x + 20.0, y, 13, "start", "pooled bound: one cache for all")
 }
 
 fn height(share: f64) -> f64 {

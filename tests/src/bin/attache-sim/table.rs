@@ -71,7 +71,7 @@ fn write_incidents(f: &mut fmt::Formatter<'_>, trace: &TraceReport) -> fmt::Resu
     writeln!(f, "  The five minutes after half time, with what happened then, and had nothing happened")?;
     writeln!(
         f,
-        "  {:42}{:>14}{:>16}{:>14}{:>14}{:>9}",
+        "  {:46}{:>14}{:>16}{:>14}{:>14}{:>9}",
         "", "bound %", "1st sidecar's", "ttft mean", "moved %", "failed"
     )?;
     for row in trace.rows.iter().filter(|row| row.incident.is_some()) {
@@ -79,7 +79,7 @@ fn write_incidents(f: &mut fmt::Formatter<'_>, trace: &TraceReport) -> fmt::Resu
         let pair = |value: f64, without: f64| format!("{:.1} / {:.1}", 100.0 * value, 100.0 * without);
         writeln!(
             f,
-            "  {:42}{:>14}{:>16}{:>14}{:>14}{:>9}",
+            "  {:46}{:>14}{:>16}{:>14}{:>14}{:>9}",
             format!("{}: {incident}", row.name),
             pair(row.aftermath.share_of_bound, quiet.aftermath.share_of_bound),
             pair(row.aftermath_first_sidecar.share_of_bound, quiet.aftermath_first_sidecar.share_of_bound),
@@ -92,21 +92,19 @@ fn write_incidents(f: &mut fmt::Formatter<'_>, trace: &TraceReport) -> fmt::Resu
 }
 
 fn write_summary(f: &mut fmt::Formatter<'_>, traces: &[TraceReport]) -> fmt::Result {
-    write!(f, "Hit ratio in %; of ours, the share of the pooled bound as well\n  {:34}", "")?;
+    write!(f, "Hit ratio in %; of ours, the share of the pooled bound as well\n  {:42}", "")?;
     for trace in traces {
         write!(f, "{:>16}", trace.name)?;
     }
-    let bounds: [(&str, fn(&TraceReport) -> f64); 2] =
-        [("cache without end", |trace| trace.infinite_hit_ratio), ("pooled bound", |trace| trace.pooled_hit_ratio)];
-    for (name, hit_ratio) in bounds {
-        write!(f, "\n  {name:34}")?;
-        for trace in traces {
-            write!(f, "{:16.1}", 100.0 * hit_ratio(trace))?;
-        }
-    }
+    let bound = |f: &mut fmt::Formatter<'_>, name: &str, hit_ratio: fn(&TraceReport) -> f64| {
+        write!(f, "\n  {name:42}")?;
+        traces.iter().try_for_each(|trace| write!(f, "{:16.1}", 100.0 * hit_ratio(trace)))
+    };
+    bound(f, "cache without end", |trace| trace.infinite_hit_ratio)?;
+    bound(f, "pooled bound", |trace| trace.pooled_hit_ratio)?;
     let Some(first) = traces.first() else { return Ok(()) };
     for Row { name, policy, .. } in first.quiet() {
-        write!(f, "\n  {name:34}")?;
+        write!(f, "\n  {name:42}")?;
         for trace in traces {
             let Some(row) = trace.quiet().find(|row| row.name == *name) else { continue };
             let hit = format!("{:.1}", 100.0 * row.figures.hit_ratio);
