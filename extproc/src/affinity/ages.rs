@@ -62,6 +62,23 @@ impl Ages {
         0
     }
 
+    /// Before when the oldest `bytes` were last used, to a bucket: how young it is what has to go for as many others.
+    pub(super) fn end_of_oldest(&self, bytes: u64) -> u32 {
+        let mut older = 0_u64;
+        let mut buckets = self.buckets.iter();
+        for bucket in buckets.by_ref() {
+            older = older.saturating_add(bucket.bytes);
+            if older >= bytes {
+                break;
+            }
+        }
+        match (buckets.next(), self.buckets.last()) {
+            (Some(younger), _) => younger.since,
+            (None, Some(youngest)) => youngest.since.saturating_add(1),
+            (None, None) => 0,
+        }
+    }
+
     /// Forgets whatever was last used before `horizon`: it does not count any more, and need not be removed.
     pub(super) fn forget_before(&mut self, horizon: u32) {
         let gone = self.buckets.partition_point(|bucket| bucket.since < horizon);
@@ -109,6 +126,14 @@ mod tests {
         // What was forgotten is not removed once more.
         ages.remove(100, 3);
         assert_eq!(ages.bytes(), 200);
+    }
+
+    #[test]
+    fn the_oldest_go_for_others() {
+        let mut ages = Ages::default();
+        (0..10).for_each(|second| ages.add(100, second));
+        assert_eq!([1, 100, 101, 950, 5_000].map(|bytes| ages.end_of_oldest(bytes)), [1, 1, 2, 10, 10]);
+        assert_eq!(Ages::default().end_of_oldest(1), 0);
     }
 
     #[test]

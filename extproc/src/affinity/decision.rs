@@ -23,6 +23,8 @@ pub(super) struct Question {
     pub(super) bytes: f64,
     /// How much of its beginning everybody has, in bytes.
     pub(super) hot_bytes: f64,
+    /// The part of prompts beyond what is hot that comes from caches, as a rule.
+    pub(super) expected: f64,
     pub(super) bytes_per_token: f64,
     pub(super) keyed: Keyed,
     pub(super) sharing: Sharing,
@@ -53,6 +55,8 @@ pub(super) struct Candidate {
     pub(super) pending_tokens: f64,
     /// The share of its KV cache in use.
     pub(super) kv_usage: f64,
+    /// What would have to go from its cache for this prompt, in bytes, by what it is still worth.
+    pub(super) evicts: f64,
 }
 
 /// What was decided.
@@ -74,7 +78,8 @@ pub(super) fn decide(candidates: &[Candidate], question: &Question, weights: &We
         .iter()
         .zip(&ranks)
         .map(|(candidate, rank)| {
-            let prior = if alone && *rank == 0 { PRIOR * (question.bytes - question.hot_bytes) } else { 0.0 };
+            let usual = PRIOR * question.expected * (question.bytes - question.hot_bytes);
+            let prior = if alone && *rank == 0 { usual } else { 0.0 };
             candidate.matched.max(prior)
         })
         .collect();
@@ -84,8 +89,9 @@ pub(super) fn decide(candidates: &[Candidate], question: &Question, weights: &We
         .zip(&believed)
         .map(|((candidate, rank), believed)| {
             let uncached = (question.bytes - believed).max(0.0) / question.bytes_per_token;
-            let tokens = candidate.pending_tokens + weights.uncached * uncached;
-            let far = if alone && *rank >= NEAR { weights.far.as_secs_f64() } else { 0.0 };
+            let evicted = candidate.evicts / question.bytes_per_token;
+            let tokens = candidate.pending_tokens + weights.uncached * uncached + evicted;
+            let far = if alone && *rank >= NEAR { weights.far.as_secs_f64() * question.expected } else { 0.0 };
             let full = (candidate.kv_usage.min(1.0) - KV_FULL).max(0.0) / (1.0 - KV_FULL);
             tokens / weights.prefill_tokens_per_second + far + full
         })
@@ -131,15 +137,21 @@ fn order(candidates: &[Candidate], costs: &[f64], ranks: &[usize], believed: &[f
 mod tests {
     use super::*;
 
-    const QUESTION: Question =
-        Question { bytes: 40_000.0, hot_bytes: 0.0, bytes_per_token: 4.0, keyed: Keyed::Yes, sharing: Sharing::Live };
+    const QUESTION: Question = Question {
+        bytes: 40_000.0,
+        hot_bytes: 0.0,
+        expected: 1.0,
+        bytes_per_token: 4.0,
+        keyed: Keyed::Yes,
+        sharing: Sharing::Live,
+    };
 
     fn candidate(preference: f64, matched: f64, pending_tokens: f64) -> Candidate {
-        Candidate { preference, matched, pending_tokens, kv_usage: 0.0 }
+        Candidate { preference, matched, pending_tokens, kv_usage: 0.0, evicts: 0.0 }
     }
 
     fn decided(candidates: &[Candidate], question: Question) -> Decision {
-        decide(candidates, &question, &Weights::default())
+        decide(candidates, &question, &Weights { uncached: 3.0, ..Weights::default() })
     }
 
     #[test]
@@ -168,6 +180,8 @@ mod tests {
         // What is hot is nothing to believe in.
         let hot = decided(&candidates, Question { hot_bytes: 40_000.0, ..alone }).costs;
         assert_eq!(hot, [3.0, 3.0, 4.0]);
+        // Where nothing ever comes from caches, there is nothing to go home for.
+        assert_eq!(decided(&candidates, Question { expected: 0.0, ..alone }).costs, [3.0, 3.0, 3.0]);
         // Without a key there is no home.
         let keyless = decided(&candidates, Question { keyed: Keyed::No, ..alone }).costs;
         assert_eq!(keyless, [3.0, 3.0, 3.0]);
@@ -187,6 +201,14 @@ mod tests {
         let decision = decided(&[full, candidate(1.0, 0.0, 0.0)], QUESTION);
         assert_eq!(decision.order, [1, 0]);
         assert!((decision.costs[0] - 3.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn of_two_new_homes_the_one_that_loses_less_for_it_is_the_cheaper() {
+        let dear = Candidate { evicts: 40_000.0, ..candidate(2.0, 0.0, 0.0) };
+        let cheap = Candidate { evicts: 4_000.0, ..candidate(1.0, 0.0, 0.0) };
+        let decision = decided(&[dear, cheap], QUESTION);
+        assert_eq!((decision.order, decision.costs), (vec![1, 0], vec![4.0, 3.1]));
     }
 
     #[test]

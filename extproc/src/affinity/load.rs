@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::decision::Sharing;
+use super::pressure::Pressure;
 
 /// What was scraped says nothing any more after so long.
 pub const STALE_AFTER: Duration = Duration::from_secs(5);
@@ -44,6 +45,7 @@ pub(super) struct Load {
     scrapes: u32,
     scraped: Option<(Scrape, Instant)>,
     peers: HashMap<u64, (OwnLoad, Instant)>,
+    pressure: Pressure,
 }
 
 /// Requests without a first byte of answer.
@@ -86,6 +88,9 @@ impl Load {
     }
 
     pub(super) fn scraped(&mut self, scrape: Scrape, now: Instant) {
+        let since = self.scraped.map_or(Duration::ZERO, |(_, before)| now.saturating_duration_since(before));
+        // What an endpoint did while nobody looked is not known.
+        self.pressure.note(scrape.waiting, scrape.running, since.min(STALE_AFTER).as_secs_f64());
         self.scraped = Some((scrape, now));
         self.scrapes = self.scrapes.wrapping_add(1);
         let since = std::mem::take(&mut self.since);
@@ -96,6 +101,11 @@ impl Load {
     pub(super) fn peer(&mut self, peer: u64, load: OwnLoad, now: Instant) {
         self.peers.retain(|_, (_, said)| now.saturating_duration_since(*said) <= PEER_EXPIRES_AFTER);
         self.peers.insert(peer, (load, now));
+    }
+
+    /// How much it had to do of late.
+    pub(super) fn pressure(&self) -> &Pressure {
+        &self.pressure
     }
 
     pub(super) fn own(&self) -> OwnLoad {

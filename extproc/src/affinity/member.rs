@@ -16,6 +16,8 @@ const SLOWEST: f64 = 0.2;
 const TRUST_STEP: f64 = 0.2;
 /// Shorter predictions are not held against an endpoint: an engine caches in blocks of its own.
 const TELLING_BYTES: u64 = 4096;
+/// What was not used for so long is worth about a third of what was just used.
+const FADES_WITHIN_SECONDS: f64 = 300.0;
 /// So many predictions in a row that came to nothing mean that the engine has begun anew.
 const RESTARTED_AFTER: u32 = 2;
 
@@ -100,6 +102,15 @@ impl Member {
         }
     }
 
+    /// How dear what has to go is for so many bytes more, in bytes: what was used a moment ago counts in full, what has rested
+    /// for long hardly, since it will hardly be asked for again.
+    pub(super) fn evicts(&self, bytes: u64, capacity_bytes: u64, now: u32) -> f64 {
+        let Some(excess) = self.ages.bytes().saturating_add(bytes).checked_sub(capacity_bytes) else { return 0.0 };
+        let evicted = excess.min(bytes);
+        let rested = now.saturating_sub(self.ages.end_of_oldest(evicted));
+        evicted as f64 * (-f64::from(rested) / FADES_WITHIN_SECONDS).exp()
+    }
+
     /// An answer delivered so many bytes of prompt from the cache, of those that were predicted.
     pub(super) fn learn(&mut self, predicted: u64, delivered: u64) -> Verdict {
         if predicted < TELLING_BYTES {
@@ -178,6 +189,16 @@ mod tests {
         assert_eq!(member.learn(10_000, 0), Verdict::Fair);
         assert_eq!(member.learn(10_000, 0), Verdict::Restarted);
         assert_eq!(member.trust, 1.0);
+    }
+
+    #[test]
+    fn what_has_to_go_is_the_dearer_the_younger_it_is() {
+        let mut member = member(None);
+        (0..10).for_each(|second| member.ages.add(100, second));
+        assert_eq!(member.evicts(500, 1_500, 9), 0.0);
+        assert_eq!(member.evicts(500, 1_400, 0), 100.0);
+        let rounded = |bytes, now| member.evicts(bytes, 1_000, now).round();
+        assert_eq!((rounded(500, 5), rounded(500, 305), rounded(5_000, 10)), (500.0, 184.0, 5_000.0));
     }
 
     #[test]

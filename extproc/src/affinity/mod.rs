@@ -18,8 +18,10 @@ mod news;
 pub mod policy;
 mod pool;
 pub mod prefix;
+mod pressure;
 pub mod rank;
 mod recent;
+mod reuse;
 mod scraping;
 #[cfg(test)]
 mod tests;

@@ -85,7 +85,7 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            uncached: 3.0,
+            uncached: 15.0,
             prefill_tokens_per_second: 10_000.0,
             far: Duration::from_secs(1),
             tie: Duration::from_millis(100),

@@ -177,10 +177,10 @@ fn a_busy_endpoint_is_left_when_waiting_costs_more_than_computing_anew() {
     let prompt = conversation(1, 0, 40_000);
     let home = first(&bed.serve(&prompt));
     let page = |waiting| Scrape { waiting, ..Scrape::default() };
-    // 10,000 tokens are not in cache elsewhere, which counts three times: more must wait for it.
-    bed.pool.scraped(&home, page(10.0), bed.now);
+    // 10,000 tokens are not in cache elsewhere, which counts fifteen times: more must wait for it.
+    bed.pool.scraped(&home, page(50.0), bed.now);
     assert_eq!(first(&bed.place(&prompt)), home);
-    bed.pool.scraped(&home, page(100.0), bed.now);
+    bed.pool.scraped(&home, page(500.0), bed.now);
     let placement = bed.place(&prompt);
     assert_ne!(first(&placement), home);
     assert_eq!(placement.reason, Reason::Load);

@@ -12,6 +12,8 @@ use super::pool::{Ask, Placement, Pool, Sent};
 pub struct Predicted {
     /// The whole prompt.
     pub bytes: u64,
+    /// What of its beginning is hot.
+    pub hot: u64,
     /// The most that any endpoint holds.
     pub available: u64,
     /// What the chosen one holds.

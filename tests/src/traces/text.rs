@@ -3,7 +3,10 @@
 //! A token is four bytes. A block's bytes depend on its id alone, which stands for the whole prefix; what a prompt has beyond
 //! its blocks depends on the request's number in the trace, so nothing else shares it. All of it is letters.
 
-use attache::affinity::{PrefixChain, blocks::Chunker};
+use attache::affinity::{
+    PrefixChain,
+    blocks::{Chunker, MAX_BLOCKS},
+};
 
 use super::{BLOCK_TOKENS, Request, random::mix};
 
@@ -24,7 +27,7 @@ pub fn prompt(request: &Request, number: u64) -> String {
 
 /// The chain of that prompt's bytes, without any frame around them.
 pub fn chain(request: &Request, number: u64) -> PrefixChain {
-    let mut chunker = Chunker::new(0);
+    let mut chunker = Chunker::new(0, MAX_BLOCKS);
     for_each_piece(request, number, |piece| chunker.push(piece));
     chunker.finish()
 }
@@ -90,7 +93,7 @@ mod tests {
     #[test]
     fn the_chain_is_that_of_the_prompt() {
         let request = request(20_000, &[1, 2, 3, 4]);
-        let mut chunker = Chunker::new(0);
+        let mut chunker = Chunker::new(0, MAX_BLOCKS);
         chunker.push(prompt(&request, 9).as_bytes());
         assert_eq!(chain(&request, 9), chunker.finish());
     }

@@ -17,7 +17,7 @@ const HOT_ABOVE: f64 = 0.5;
 const COLD_BELOW: f64 = 0.25;
 /// So many requests must have carried a block of late before it can be hot: where there are fewer, one endpoint can serve them
 /// all, and one conversation is all there is.
-const HOT_REQUESTS: f64 = 32.0;
+const HOT_REQUESTS: f64 = 16.0;
 /// A block that peers heard of is told again only when it has not been used for so long, in seconds.
 const RETELL_AFTER: u32 = 5;
 

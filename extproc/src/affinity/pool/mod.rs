@@ -18,6 +18,7 @@ use super::load::{OwnLoad, Part, Scrape};
 use super::member::{Member, Verdict};
 use super::news::{News, Newsroom};
 use super::policy::AffinityPolicy;
+use super::reuse::Reuse;
 use super::scraping::Scraping;
 use super::ticket::{Predicted, Ticket};
 use crate::config::model::Endpoint;
@@ -58,6 +59,7 @@ struct State {
     bytes: f64,
     tokens: f64,
     average_uncached: f64,
+    reuse: Reuse,
     /// Whether answers here say what came from a cache.
     tells_cached: bool,
     newsroom: Option<Newsroom>,
@@ -256,6 +258,7 @@ impl State {
             bytes: 1024.0 * BYTES_PER_TOKEN,
             tokens: 1024.0,
             average_uncached: 1024.0,
+            reuse: Reuse::default(),
             tells_cached: false,
             newsroom: None,
             shared_until: None,
@@ -322,12 +325,13 @@ impl State {
         self.count_request(now);
         let first_new = self.hold(at, placement.ask(), now);
         let bytes_per_token = self.bytes_per_token();
-        let Predicted { bytes, available, chosen } = placement.predicted;
+        let Predicted { bytes, hot, available, chosen } = placement.predicted;
         self.totals.available += available as f64 / bytes_per_token;
         self.totals.predicted += chosen as f64 / bytes_per_token;
         let uncached = bytes.saturating_sub(chosen) as f64 / bytes_per_token;
         if bytes > 0 {
             self.average_uncached += AVERAGE * (uncached - self.average_uncached);
+            self.reuse.known(available.saturating_sub(hot), bytes.saturating_sub(hot));
         }
         let member = self.members.get_mut(at)?;
         let tokens = bytes as f64 / bytes_per_token;
@@ -362,6 +366,7 @@ impl State {
             return;
         }
         let delivered = (cached as f64 * self.bytes_per_token()) as u64;
+        self.reuse.delivered(delivered.saturating_sub(predicted.hot), predicted.bytes.saturating_sub(predicted.hot));
         let seconds = self.seconds(now);
         let Some(member) = self.member_mut(endpoint) else { return };
         if member.learn(predicted.chosen, delivered) == Verdict::Restarted {

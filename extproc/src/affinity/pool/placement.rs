@@ -11,6 +11,7 @@ use crate::affinity::blocks::PrefixChain;
 use crate::affinity::decision::{Candidate, Decision, Keyed, Question, Sharing, decide};
 use crate::affinity::member::Member;
 use crate::affinity::policy::Basis;
+use crate::affinity::pressure::Pressure;
 use crate::affinity::rank::preference;
 use crate::affinity::ticket::Predicted;
 use crate::config::model::Endpoint;
@@ -147,6 +148,7 @@ impl State {
             cost: pick.and_then(|pick| decision.costs.get(pick)).copied().unwrap_or(f64::MAX),
             predicted: Predicted {
                 bytes: ask.prompt.as_ref().map_or(0, |prompt| prompt.bytes),
+                hot: walk.hot_bytes,
                 available: most,
                 chosen: predicted,
             },
@@ -181,23 +183,35 @@ impl State {
         // A number that counts up is no hash yet.
         let key = key.unwrap_or_else(|| xxh3_64(&ask.entropy.to_le_bytes()));
         let goes_by_key_alone = self.policy.basis == Basis::KeyOnly;
+        let bytes = ask.prompt.as_ref().map_or(0, |prompt| prompt.bytes);
+        let pressure = Pressure::mean(self.members.iter().map(|member| member.load.pressure()));
         let facts: Vec<Candidate> = candidates
             .iter()
-            .filter_map(|at| Some((self.members.get(*at)?, *walk.matched.get(*at)?)))
-            .map(|(member, matched)| Candidate {
-                preference: preference(key, &member.endpoint.id, member.weight(now)),
-                matched: matched.saturating_sub(walk.hot_bytes) as f64 * member.trust,
-                pending_tokens: if goes_by_key_alone {
-                    0.0
-                } else {
-                    member.load.pending_tokens(self.average_uncached, self.sharing(now), now)
-                },
-                kv_usage: member.load.page(now).map_or(0.0, |page| if goes_by_key_alone { 0.0 } else { page.kv_usage }),
+            .filter_map(|at| Some((*at, self.members.get(*at)?, *walk.matched.get(*at)?)))
+            .map(|(at, member, matched)| {
+                let slow_start = member.weight(now);
+                let matched_beyond_hot = matched.saturating_sub(walk.hot_bytes) as f64 * member.trust;
+                if goes_by_key_alone {
+                    let preference = preference(key, &member.endpoint.id, slow_start);
+                    return Candidate { preference, matched: 0.0, pending_tokens: 0.0, kv_usage: 0.0, evicts: 0.0 };
+                }
+                // Whoever named a key wants to find what it left there, whatever others have to do.
+                let share = if ask.session.is_some() { 1.0 } else { member.load.pressure().weight(pressure) };
+                Candidate {
+                    preference: preference(key, &member.endpoint.id, slow_start * share),
+                    matched: matched_beyond_hot,
+                    pending_tokens: member.load.pending_tokens(self.average_uncached, self.sharing(now), now),
+                    kv_usage: member.load.page(now).map_or(0.0, |page| page.kv_usage),
+                    evicts: self.capacity_bytes(at).map_or(0.0, |capacity| {
+                        member.evicts(bytes.saturating_sub(matched), capacity, self.seconds(now))
+                    }),
+                }
             })
             .collect();
         let question = Question {
-            bytes: ask.prompt.as_ref().map_or(0.0, |prompt| prompt.bytes as f64),
+            bytes: bytes as f64,
             hot_bytes: walk.hot_bytes as f64,
+            expected: self.reuse.expected(),
             bytes_per_token: self.bytes_per_token(),
             keyed,
             sharing: self.sharing(now),
