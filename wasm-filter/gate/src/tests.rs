@@ -215,14 +215,14 @@ fn a_prefix_moves_every_path_and_the_errors_with_it() {
     assert_eq!(passed(verdict("/gw/v1/embeddings")).operation, Operation::Embeddings);
     assert_eq!(reason(verdict("/v1/embeddings")), (Reason::PathNotFound, 404));
     assert!(refused(verdict("/")).error.message.contains("POST /gw/v1/embeddings"));
-    assert_eq!(refused(verdict("/gw/v1/messages")).dialect, Dialect::Anthropic);
+    assert_eq!(refused(verdict("/gw/v1/messages/x")).dialect, Dialect::Anthropic);
 }
 
 #[test]
 fn errors_are_in_the_dialect_of_the_path() {
     let verdict = |path| refused(check(&open(), &[(":method", "POST"), (":path", path)]));
-    assert_eq!(verdict("/v1/messages?beta=true").dialect, Dialect::Anthropic);
-    assert!(verdict("/v1/messages").body().starts_with(r#"{"type":"error","error":{"type":"not_found_error","#));
+    assert_eq!(verdict("/v1/messages/x?beta=true").dialect, Dialect::Anthropic);
+    assert!(verdict("/v1/messages/x").body().starts_with(r#"{"type":"error","error":{"type":"not_found_error","#));
     assert_eq!(verdict("/v1/x").dialect, Dialect::OpenAi);
     assert!(verdict("/v1/x").body().starts_with(r#"{"error":{"message":"no operation"#));
 }
