@@ -594,3 +594,28 @@ fn a_model_whose_limits_are_not_known_gets_503_and_the_others_are_served() {
     table.again();
     released(table.post(&chat("assistant"), &[]));
 }
+
+#[test]
+fn the_other_dialects_are_served_at_the_servers_own_path_and_charged_by_their_usage() {
+    let messages = r#"{"input_tokens":4,"cache_read_input_tokens":6,"output_tokens":2}"#;
+    let responses = r#"{"input_tokens":10,"output_tokens":2,"total_tokens":12}"#;
+    for (path, sent_to, usage) in [
+        ("/v1/responses", None, responses),
+        ("/v1/messages?beta=true", None, messages),
+        ("/anthropic/v1/messages?beta=true", Some("/v1/messages?beta=true"), messages),
+    ] {
+        let mut table = Table::set(Profile::Streamed);
+        let head = headers_of(&[(":method", "POST"), (":path", path), ("x-api-key", "secret")]);
+        table.exchange.request_headers(head, End::More, table.now).unwrap();
+        let body = json!({"model": "metered", "stream": true, "input": "Hi", "messages": []}).to_string();
+        let action = table.exchange.request_body(Bytes::from(body), End::Last, table.now).unwrap();
+        table.note(&action);
+        let (mutations, bodies) = released(table.admit());
+        let sent = mutations.set.iter().find(|(name, _)| *name == ":path").map(|(_, path)| path.as_str());
+        assert_eq!(sent, sent_to, "{path}");
+        assert!(!format!("{bodies:?}").contains("stream_options"), "{path}");
+        table.answer_head("200", "application/json", "10.0.0.1:80");
+        table.answer_body(&format!(r#"{{"usage":{usage}}}"#), End::Last);
+        assert_eq!(table.charged(), [12], "{path}");
+    }
+}
