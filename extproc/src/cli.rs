@@ -3,6 +3,7 @@
 mod admin_client;
 mod explain;
 mod limits;
+mod placement;
 mod table;
 
 use std::fmt;

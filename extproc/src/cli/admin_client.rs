@@ -19,23 +19,24 @@ pub(super) struct Answer {
     pub(super) body: String,
 }
 
-/// Sends `method target` (a path with its query) to the sidecar at `address`.
+/// Sends `method target` (a path with its query) and a body to the sidecar at `address`.
 ///
 /// # Errors
 /// In words, with the address.
-pub(super) fn ask(method: &str, address: &str, target: &str) -> Result<Answer, String> {
-    exchange(method, address, target).map_err(|error| {
+pub(super) fn ask(method: &str, address: &str, target: &str, body: &[u8]) -> Result<Answer, String> {
+    exchange(method, address, target, body).map_err(|error| {
         format!("no answer from a sidecar's admin port at {address}: {error}; say where it is with --admin HOST:PORT")
     })
 }
 
-fn exchange(method: &str, address: &str, target: &str) -> io::Result<Answer> {
+fn exchange(method: &str, address: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     // HTTP/1.0 (RFC 1945): the body is not chunked, and ends with the connection.
-    let length = if method == "POST" { "content-length: 0\r\n" } else { "" };
+    let length = if method == "POST" { format!("content-length: {}\r\n", body.len()) } else { String::new() };
     stream.write_all(format!("{method} {target} HTTP/1.0\r\nhost: {address}\r\n{length}\r\n").as_bytes())?;
+    stream.write_all(body)?;
     let mut text = Vec::new();
     stream.take(LONGEST_BYTES).read_to_end(&mut text)?;
     parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::Error::other("what answers there is no sidecar"))
@@ -85,7 +86,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             String::from_utf8(request).unwrap()
         });
-        let answer = ask("POST", &address, "/limits/reset?key=a");
+        let answer = ask("POST", &address, "/limits/reset?key=a", b"");
         (answer, server.join().unwrap().replace(&address, "ADDRESS"))
     }
 
@@ -112,7 +113,7 @@ mod tests {
             );
         }
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        assert!(ask("GET", &free, "/limits").unwrap_err().contains(&free));
-        assert!(ask("GET", "nonsense", "/limits").is_err());
+        assert!(ask("GET", &free, "/limits", b"").unwrap_err().contains(&free));
+        assert!(ask("GET", "nonsense", "/limits", b"").is_err());
     }
 }

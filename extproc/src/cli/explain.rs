@@ -15,6 +15,7 @@ use attache_proto::Operation;
 use attache_proto::request::{self, SegmentKind};
 use clap::{Args, ValueEnum};
 
+use super::placement::PlacementArgs;
 use super::table::draw_table;
 use super::{SettingsArgs, complain};
 
@@ -24,7 +25,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     /// Files and directories with the operator's YAML.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "admin")]
     paths: Vec<PathBuf>,
     /// The request's body.
     #[arg(long, value_name = "FILE")]
@@ -35,6 +36,8 @@ pub(super) struct ExplainArgs {
     /// Explain it as if it asked for this model.
     #[arg(long, value_name = "MODEL")]
     model_as: Option<String>,
+    #[command(flatten)]
+    placement: PlacementArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -73,21 +76,25 @@ impl ExplainArgs {
         let scan = request::scan(self.operation.into(), &body).map_err(|error| format!("{file}: {error}"))?;
         let (prompt, segments) = Canon::default().measure(&scan.segments, &body);
         let model = self.model_as.unwrap_or(scan.model);
-        let explanation = Explanation { scopes: scopes(&config, &model, prompt.cache_salt), model, prompt, segments };
-        io::stdout()
-            .lock()
-            .write_all(explanation.draw().as_bytes())
-            .map_err(|error| format!("cannot write: {error}"))?;
+        let known = (!self.paths.is_empty()).then(|| scopes(&config, &model, prompt.cache_salt));
+        let explanation = Explanation { scopes: known, model, prompt, segments };
+        let mut drawn = explanation.draw();
+        if let Some(placement) = self.placement.draw(self.operation.into(), &body)? {
+            drawn.push('\n');
+            drawn.push_str(&placement);
+        }
+        io::stdout().lock().write_all(drawn.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// All there is to say without asking a sidecar. What one knows of its endpoints is a table more.
+/// All there is to say without asking a sidecar.
 struct Explanation {
     model: String,
     prompt: Prompt,
     segments: Vec<Measured>,
-    scopes: Vec<Scope>,
+    /// `None` where no configuration was given.
+    scopes: Option<Vec<Scope>>,
 }
 
 /// Where such a request may go, and among what its prompt is looked for there.
@@ -137,13 +144,14 @@ impl Explanation {
     }
 
     fn draw_scopes(&self, drawn: &mut String) {
-        if self.scopes.is_empty() {
+        let Some(scopes) = &self.scopes else { return };
+        if scopes.is_empty() {
             let _ = writeln!(drawn, "no route knows the model");
             return;
         }
         let mut rows = vec![["BACKEND", "SERVED MODEL", "SCOPE"].map(str::to_owned)];
         let row = |scope: &Scope| [scope.backend.clone(), scope.served_model.clone(), format!("{:016x}", scope.hash)];
-        rows.extend(self.scopes.iter().map(row));
+        rows.extend(scopes.iter().map(row));
         drawn.push('\n');
         draw_table(&rows, drawn);
     }
@@ -205,7 +213,7 @@ mod tests {
         let scopes = vec![Scope { backend: "default/vllm".to_owned(), served_model: "llama".to_owned(), hash: 0xab }];
         let [salt, key] = [prompt.cache_salt, prompt.explicit].map(Option::unwrap);
         let hash = prompt.chain.blocks[0];
-        let drawn = Explanation { model: "m".to_owned(), prompt, segments, scopes }.draw();
+        let drawn = Explanation { model: "m".to_owned(), prompt, segments, scopes: Some(scopes) }.draw();
         assert_eq!(
             drawn,
             format!(

@@ -67,7 +67,7 @@ impl LimitsCommand {
 impl ShowArgs {
     fn run(self) -> Result<String, String> {
         let target = target("/limits", &[("key", self.key), ("tenant", self.tenant)]);
-        let answer = admin_client::ask("GET", &self.admin.admin, &target)?;
+        let answer = admin_client::ask("GET", &self.admin.admin, &target, b"")?;
         let page = page(&answer)?;
         Ok(if self.json { answer.body } else { draw(&page) })
     }
@@ -76,7 +76,7 @@ impl ShowArgs {
 impl ResetArgs {
     fn run(self) -> Result<String, String> {
         let target = target("/limits/reset", &[("key", self.key), ("limit", Some(self.limit))]);
-        let page = &page(&admin_client::ask("POST", &self.admin.admin, &target)?)?;
+        let page = &page(&admin_client::ask("POST", &self.admin.admin, &target, b"")?)?;
         let mut said = format!("{}\n", text(field(page, "says")));
         for counter in list(field(page, "before")) {
             let _ = writeln!(said, "  {}: {} were used", of(field(counter, "of")), plain(field(counter, "used")));
