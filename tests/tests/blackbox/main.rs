@@ -51,6 +51,8 @@ mod reload;
 #[cfg(test)]
 mod render;
 #[cfg(test)]
+mod replay;
+#[cfg(test)]
 mod shared_limits;
 #[cfg(test)]
 mod sharing;
