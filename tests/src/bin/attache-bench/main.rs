@@ -5,6 +5,7 @@
 //! upstream of whole answers are threads of this process that do as little as they can; streamed answers come from the
 //! simulated model server.
 
+mod affinity;
 mod bed;
 mod bootstrap;
 mod client;
@@ -35,7 +36,7 @@ struct Options {
     /// Half a minute in place of some: a look, no figures to keep.
     #[arg(long)]
     quick: bool,
-    /// Only the cases whose name contains this, such as "2 kB" or "token limits".
+    /// Only the cases whose name contains this, such as "2 kB", "token limits" or "prefix affinity".
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }
@@ -60,6 +61,9 @@ async fn bench(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut progress = Progress::start();
     let mut report = Report::new(machine::Machine::inspect(), pace);
 
+    if affinity::NAME.contains(&options.only) {
+        report.prefix_affinity = Some(affinity::measure(pace, &mut progress)?);
+    }
     for answers in [Answers::Whole, Answers::Streamed] {
         let workloads: Vec<_> =
             Workload::all(answers).filter(|workload| workload.name().contains(&options.only)).collect();

@@ -11,9 +11,10 @@ use attache_tests::tools;
 use serde::Serialize;
 
 use crate::{
+    affinity,
     bed::Finding,
     bootstrap::Variant,
-    limits::Chapter,
+    limits,
     machine::Machine,
     measure::{Case, ClientAlone, LiveStreams, Pace, Row},
 };
@@ -27,7 +28,8 @@ pub(crate) struct Report {
     pub(crate) cases: Vec<Case>,
     pub(crate) beds: Vec<Finding>,
     pub(crate) live_streams: Option<LiveStreams>,
-    pub(crate) token_limits: Option<Chapter>,
+    pub(crate) token_limits: Option<limits::Chapter>,
+    pub(crate) prefix_affinity: Option<affinity::Chapter>,
 }
 
 impl Report {
@@ -40,6 +42,7 @@ impl Report {
             beds: Vec::new(),
             live_streams: None,
             token_limits: None,
+            prefix_affinity: None,
         }
     }
 
@@ -121,10 +124,13 @@ impl fmt::Display for Report {
             f,
             "Upstream: a fixed answer with its usage for whole answers, the simulated model server for streamed ones."
         )?;
-        match &self.token_limits {
-            Some(chapter) => write!(f, "\n\n{chapter}"),
-            None => Ok(()),
+        if let Some(chapter) = &self.token_limits {
+            write!(f, "\n\n{chapter}")?;
         }
+        if let Some(chapter) = &self.prefix_affinity {
+            write!(f, "\n\n{chapter}")?;
+        }
+        Ok(())
     }
 }
 

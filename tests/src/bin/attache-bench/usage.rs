@@ -25,6 +25,13 @@ impl Usage {
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         peak.and_then(|peak| peak.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or_default() * 1_024
     }
+
+    /// The memory that this process has in use now, in bytes (`VmRSS`).
+    pub(crate) fn resident_bytes() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        resident.and_then(|bytes| bytes.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or_default() * 1_024
+    }
 }
 
 /// Its first number is the time on a CPU.
