@@ -19,7 +19,7 @@ const FILL_BLOCKS: usize = 240;
 const FILL_BYTES: u64 = 384 * 1024;
 
 /// So much time passes from request to request.
-const BETWEEN: Duration = Duration::from_millis(10);
+pub(super) const BETWEEN: Duration = Duration::from_millis(10);
 
 /// What all replicas of a pool have in cache together, in tokens, at least: 300,000,000, or so much each. More than a large
 /// prompt has, and less than the index knows.
@@ -75,29 +75,29 @@ impl Bed {
     /// Places a prompt, and has it answered.
     pub(super) fn send(&mut self, ask: &Ask) {
         self.pass_time();
-        let placement = self.place(ask);
-        if let Some(ticket) = self.dispatch(&placement) {
-            self.end(ticket, &placement);
+        let placement = self.place(ask, self.now);
+        if let Some(ticket) = self.dispatch(&placement, self.now) {
+            self.end(ticket, &placement, self.now);
         }
     }
 
     /// What a request waits for first.
-    pub(super) fn place(&self, ask: &Ask) -> Placement {
-        self.pool.place(ask, |endpoint| self.cooldown.admits(&endpoint.cluster, self.now), self.now)
+    pub(super) fn place(&self, ask: &Ask, now: Instant) -> Placement {
+        self.pool.place(ask, |endpoint| self.cooldown.admits(&endpoint.cluster, now), now)
     }
 
     /// What it waits for then.
-    pub(super) fn dispatch(&self, placement: &Placement) -> Option<Ticket> {
-        self.pool.dispatch(placement, self.now)
+    pub(super) fn dispatch(&self, placement: &Placement, now: Instant) -> Option<Ticket> {
+        self.pool.dispatch(placement, now)
     }
 
     /// What happens at its answer: all that was predicted came from the cache.
-    pub(super) fn end(&self, mut ticket: Ticket, placement: &Placement) {
-        ticket.answered(Answered::Well, None, self.now);
+    pub(super) fn end(&self, mut ticket: Ticket, placement: &Placement, now: Instant) {
+        ticket.answered(Answered::Well, None, now);
         ticket.first_byte();
         let tokens = |bytes: u64| (bytes as f64 / placement.bytes_per_token) as u64;
         let predicted = placement.predicted;
-        ticket.finish(tokens(predicted.bytes).max(1), tokens(predicted.chosen), self.now);
+        ticket.finish(tokens(predicted.bytes).max(1), tokens(predicted.chosen), now);
     }
 
     /// To the next request; once a second all metrics pages are read.
@@ -106,6 +106,12 @@ impl Bed {
         if self.now - self.scraped >= Duration::from_secs(1) {
             self.scrape();
         }
+    }
+
+    /// Until those who have an answer ask again.
+    pub(super) fn pause(&mut self) {
+        self.now += Duration::from_secs(30);
+        self.scrape();
     }
 
     fn scrape(&mut self) {

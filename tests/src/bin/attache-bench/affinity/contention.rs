@@ -10,13 +10,17 @@ use attache::affinity::{Canon, PrefixChain};
 use attache_tests::{Error, Result};
 use serde::Serialize;
 
-use super::{DEFAULT_BUDGET, ENDPOINTS, bed::Bed, prompts::Body};
+use super::{
+    DEFAULT_BUDGET, ENDPOINTS,
+    bed::{BETWEEN, Bed},
+    prompts::Body,
+};
 use crate::{measure::Pace, report::Progress};
 
 const BODY_BYTES: usize = 40_000;
 
 /// Conversations of each thread, which go on in turn.
-const CONVERSATIONS: usize = 64;
+const CONVERSATIONS: usize = 200;
 
 /// What one and two threads do in a second, by requests of 40 kB of which most is known.
 #[derive(Debug, Serialize)]
@@ -70,7 +74,7 @@ fn run(bed: &Bed, thread: u64, work: Work, time: Duration) -> Result<usize> {
         let segments = body.segments()?;
         known.push((body.clone(), segments.clone(), canon.read(&segments, body.bytes()).chain));
     }
-    let (start, mut requests) = (Instant::now(), 0);
+    let (start, mut now, mut requests) = (Instant::now(), bed.now(), 0);
     for (body, segments, chain) in known.iter().cycle() {
         if start.elapsed() >= time {
             break;
@@ -80,9 +84,10 @@ fn run(bed: &Bed, thread: u64, work: Work, time: Duration) -> Result<usize> {
             Work::Locked => chain.clone(),
         };
         let ask = bed.ask(Arc::new(with_new_end(chain, thread << 32 | requests as u64)));
-        let placement = bed.place(&ask);
-        let ticket = bed.dispatch(&placement).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
-        bed.end(ticket, &placement);
+        let placement = bed.place(&ask, now);
+        let ticket = bed.dispatch(&placement, now).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
+        bed.end(ticket, &placement, now);
+        now += BETWEEN;
         requests += 1;
     }
     Ok(requests)

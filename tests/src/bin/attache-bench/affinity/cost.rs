@@ -107,6 +107,7 @@ fn of(
                 let chain = canon.read(&body.segments()?, body.bytes()).chain;
                 bed.send(&bed.ask(Arc::new(beginning(chain))));
             }
+            bed.pause();
         }
         for number in numbers {
             body.become_conversation(*number);
@@ -116,11 +117,12 @@ fn of(
             let scanned = Instant::now();
             let ask = bed.ask(Arc::new(canon.read(&segments, body.bytes()).chain));
             let read = Instant::now();
-            let placement = bed.place(&ask);
+            let placement = bed.place(&ask, bed.now());
             let placed = Instant::now();
-            let ticket = bed.dispatch(&placement).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
+            let ticket =
+                bed.dispatch(&placement, bed.now()).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
             let dispatched = Instant::now();
-            bed.end(ticket, &placement);
+            bed.end(ticket, &placement, bed.now());
             samples.push(Sample {
                 scan: scanned - start,
                 read: read - scanned,
@@ -154,7 +156,7 @@ fn of(
 }
 
 /// Nine blocks in ten.
-pub(super) fn beginning(chain: PrefixChain) -> PrefixChain {
+fn beginning(chain: PrefixChain) -> PrefixChain {
     let kept = chain.blocks.len() * 9 / 10;
     let bytes = chain.spans().take(kept).map(|(_, len, _)| len as u64).sum();
     PrefixChain { blocks: chain.blocks.into_iter().take(kept).collect(), bytes, ..chain }
