@@ -1,5 +1,6 @@
 //! The machine, driven by hand: no proxy, no ledger, no clock but the one we hold.
 
+mod failing;
 mod growth;
 
 use std::sync::Arc;
@@ -480,85 +481,6 @@ fn models_are_listed_for_the_key_that_asks() {
     assert_eq!(status, 200);
     let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["assistant", "metered"]);
-}
-
-#[test]
-fn a_backend_whose_replicas_fail_gives_way_to_the_next_priority_and_comes_back() {
-    let mut table = Table::set(Profile::Streamed);
-    for _ in 0..2 {
-        for upstream in ["10.0.0.1:80", "10.0.0.2:80"] {
-            table.again();
-            released(table.post(&chat("assistant"), &[]));
-            table.answer_head("503", "application/json", upstream);
-        }
-    }
-    table.again();
-    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
-    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/spare"));
-    assert!(mutations.remove.contains(&"x-gateway-destination-endpoint"), "its name is not resolved: there is no list");
-    table.now += Duration::from_secs(60);
-    table.again();
-    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
-    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/pool"));
-}
-
-#[test]
-fn where_one_served_that_was_not_in_the_list_nobody_of_the_list_has_failed() {
-    let mut table = Table::set(Profile::Streamed);
-    for _ in 0..3 {
-        table.again();
-        released(table.post(&chat("assistant"), &[]));
-        table.answer_head("503", "text/plain", "10.0.0.9:80");
-    }
-    assert_eq!(table.memory.cooldown.cooling(table.now), 0);
-}
-
-#[test]
-fn a_backend_of_a_name_that_is_not_resolved_can_fail_too() {
-    let mut table = Table::set(Profile::Streamed);
-    let ask = |table: &mut Table| {
-        table.again();
-        let (mutations, _) = released(table.post(&chat("assistant"), &[]));
-        set(&mutations, "x-attache-cluster").map(str::to_owned)
-    };
-    let fail = |table: &mut Table, upstreams: &[&str]| {
-        for upstream in upstreams {
-            ask(table);
-            table.answer_head("503", "text/plain", upstream);
-        }
-    };
-    fail(&mut table, &["", ""]);
-    assert_eq!(ask(&mut table).as_deref(), Some("default/spare"));
-    fail(&mut table, &["", ""]);
-    assert_eq!(ask(&mut table).as_deref(), Some("default/pool"), "all are out: the first is tried all the same");
-    assert_eq!(table.memory.cooldown.cooling(table.now), 3);
-}
-
-#[test]
-fn where_no_endpoint_served_all_that_were_tried_have_failed() {
-    let mut table = Table::set(Profile::Streamed);
-    for _ in 0..2 {
-        table.again();
-        released(table.post(&chat("assistant"), &[]));
-        table.answer_head("503", "text/plain", "");
-    }
-    assert_eq!(table.memory.cooldown.cooling(table.now), 2);
-}
-
-#[test]
-fn the_endpoint_that_served_is_well_and_those_before_it_have_failed() {
-    let mut table = Table::set(Profile::Streamed);
-    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
-    let order: Vec<_> =
-        set(&mutations, "x-gateway-destination-endpoint").unwrap().split(',').map(String::from).collect();
-    for _ in 0..2 {
-        table.again();
-        released(table.post(&chat("assistant"), &[]));
-        table.answer_head("200", "application/json", &order[1]);
-    }
-    table.again();
-    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
-    assert_eq!(set(&mutations, "x-gateway-destination-endpoint"), Some(order[1].as_str()));
 }
 
 #[test]
