@@ -277,7 +277,8 @@ impl Shard {
 
     /// Grows, or evicts an entry, so that one more can be inserted.
     fn make_room(&mut self, words: usize, most_slots: usize) -> Option<Evicted> {
-        if (self.used + 1) * 8 <= self.entries.len() * 7 {
+        // Above three quarters, a search for what is not there takes ten times as long.
+        if (self.used + 1) * 4 <= self.entries.len() * 3 {
             return None;
         }
         if self.entries.len() < most_slots {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Ask, State};
 use crate::affinity::blocks::block_len;
-use crate::affinity::index::{Slots, WasHot};
+use crate::affinity::index::{Place, Slots, WasHot};
 use crate::affinity::member::Member;
 use crate::affinity::news::News;
 use crate::affinity::policy::Basis;
@@ -69,10 +69,12 @@ impl State {
             if last_used < latest_horizon {
                 still = self.without_forgotten(&still, last_used);
             }
-            for slot in holders.without(&still).iter() {
-                self.note_matched(&mut walk, slot, bytes);
+            if still != holders {
+                for slot in holders.without(&still).iter() {
+                    self.note_matched(&mut walk, slot, bytes);
+                }
+                holders = still;
             }
-            holders = still;
             if holders.is_empty() && !is_hot {
                 break;
             }
@@ -115,9 +117,9 @@ impl State {
         let mut first_new = prompt.blocks.len();
         let mut news = None;
         for (depth, hash) in prompt.blocks.iter().enumerate() {
-            let held = self.hold_block(slot, hash ^ ask.scope, depth, now);
-            if depth < HOT_BLOCKS {
-                self.warm(hash ^ ask.scope, now);
+            let (held, place) = self.hold_block(slot, hash ^ ask.scope, depth, now);
+            if let Some(place) = place.filter(|_| depth < HOT_BLOCKS) {
+                self.warm(place, now);
             }
             if held == Held::New {
                 first_new = first_new.min(depth);
@@ -142,7 +144,8 @@ impl State {
         }
     }
 
-    fn hold_block(&mut self, slot: usize, key: u64, depth: usize, now: u32) -> Held {
+    /// The endpoint in `slot` holds one block. Tells whether it did, and where the block lies.
+    fn hold_block(&mut self, slot: usize, key: u64, depth: usize, now: u32) -> (Held, Option<Place>) {
         let bytes = block_len(depth) as u64;
         let Some(place) = self.index.find(key) else {
             let (place, evicted) = self.index.insert(key, depth, now);
@@ -155,7 +158,7 @@ impl State {
                 self.index.set_holders(place, &holders);
                 self.count(&holders, bytes, now);
             }
-            return Held::New;
+            return (Held::New, place);
         };
         let last_used = self.index.last_used(place);
         let before = self.index.holders(place);
@@ -181,10 +184,10 @@ impl State {
         if holders != before {
             self.index.set_holders(place, &holders);
         }
-        held
+        (held, Some(place))
     }
 
-    fn warm(&mut self, key: u64, now: u32) {
+    fn warm(&mut self, place: Place, now: u32) {
         // One endpoint alone may still be one of several sites, which ask as well what tells conversations apart.
         let share_of_one = 1.0 / self.members.len().max(2) as f64;
         let requests = self.requests.max(1.0);
@@ -195,9 +198,7 @@ impl State {
             };
             heat >= HOT_REQUESTS * bound / HOT_ABOVE && heat / requests > bound * share_of_one
         };
-        if let Some(place) = self.index.find(key) {
-            self.index.warm(place, self.epoch, now, judge);
-        }
+        self.index.warm(place, self.epoch, now, judge);
     }
 
     pub(super) fn undo(&mut self, endpoint: &str, ask: &Ask, first_new: usize) {

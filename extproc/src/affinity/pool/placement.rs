@@ -9,7 +9,6 @@ use super::State;
 use super::beliefs::Walk;
 use crate::affinity::blocks::PrefixChain;
 use crate::affinity::decision::{Candidate, Decision, Keyed, Question, Sharing, decide};
-use crate::affinity::member::Member;
 use crate::affinity::policy::Basis;
 use crate::affinity::pressure::Pressure;
 use crate::affinity::rank::preference;
@@ -105,14 +104,13 @@ pub struct Standing {
 
 impl State {
     pub(super) fn place(&mut self, ask: &Ask, available: impl Fn(&Endpoint) -> bool, now: Instant) -> Placement {
-        for member in &mut self.members {
+        let mut candidates = Vec::with_capacity(self.members.len());
+        for (at, member) in self.members.iter_mut().enumerate() {
             let is_available = available(&member.endpoint);
             member.note_available(is_available, now);
+            candidates.extend(is_available.then_some(at));
         }
         let walk = self.walk(ask);
-        let is_candidate = |member: &Member| available(&member.endpoint);
-        let mut candidates: Vec<usize> =
-            self.members.iter().enumerate().filter(|(_, member)| is_candidate(member)).map(|(at, _)| at).collect();
         let none_available = candidates.is_empty();
         if none_available {
             candidates = (0..self.members.len()).collect();
