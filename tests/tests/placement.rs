@@ -3,6 +3,8 @@
 //! The workloads are drawn, by seeds that nothing was tuned to. `ATTACHE_TRACES` names a directory of recorded ones to be held to
 //! the same promises in their place.
 
+#![cfg(test)]
+
 use std::{env, path::Path};
 
 use attache_tests::{
