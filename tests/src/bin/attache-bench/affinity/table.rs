@@ -32,22 +32,17 @@ impl fmt::Display for Chapter {
         for memory in &self.memory {
             writeln!(
                 f,
-                "  {:>9} {:>7.0} MB {:>9.2} MB {:>11.1}% {:>9.2} MB {:>10} {:>10.1}{}",
+                "  {:>9} {:>7.0} MB {:>9.2} MB {:>11.1}% {:>9.2} MB {:>10} {:>10.1}  aim: <= 100%",
                 memory.endpoints,
                 memory.budget_bytes as f64 / 1e6,
                 memory.index_bytes as f64 / 1e6,
                 100.0 * memory.index_bytes as f64 / memory.budget_bytes as f64,
                 memory.resident_bytes as f64 / 1e6,
                 memory.blocks,
-                memory.index_bytes as f64 / memory.blocks as f64,
-                "  aim: <= 100%"
+                memory.index_bytes as f64 / memory.blocks as f64
             )?;
         }
-        write!(
-            f,
-            "\n  {:>9} {:36} {:>12} {:>12} {:>6}",
-            "endpoints", "40 kB, requests/s", "1 thread", "2 threads", ""
-        )?;
+        write!(f, "\n  {:>9} {:36} {:>12} {:>12}", "endpoints", "40 kB, requests/s", "1 thread", "2 threads")?;
         for row in &self.contention {
             let work = match row.work {
                 Work::Decision => "the decision, from the segments on",
