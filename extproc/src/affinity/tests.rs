@@ -305,7 +305,7 @@ fn an_engine_that_began_anew_is_noticed_by_what_it_delivers() {
         let placement = bed.pool.place(&ask, |candidate| candidate.id == at.id, bed.now);
         let mut ticket = bed.dispatch(&placement);
         ticket.answered(Answered::Well, None, bed.now);
-        ticket.finish(4_096, cached, bed.now);
+        ticket.finish(Some(4_096), cached, bed.now);
     };
     // An engine that never says what came from its cache says nothing by that.
     answer(&mut bed, &prompts[0], 0);
@@ -317,6 +317,23 @@ fn an_engine_that_began_anew_is_noticed_by_what_it_delivers() {
     answer(&mut bed, &prompts[2], 0);
     assert_eq!(bed.matched(&prompts[3], &endpoint(0)), 0);
     assert_eq!(bed.pool.stats(bed.now).restarts, 1);
+}
+
+#[test]
+fn what_a_token_is_in_bytes_is_learned_from_text_alone() {
+    let mut bed = Bed::new(2);
+    let prompt = conversation(1, 0, 16_384);
+    let answer = |bed: &mut Bed, tokens| {
+        let placement = bed.place(&prompt);
+        let mut ticket = bed.dispatch(&placement);
+        ticket.answered(Answered::Well, None, bed.now);
+        ticket.finish(tokens, 0, bed.now);
+    };
+    let cost = |bed: &mut Bed| bed.place(&prompt).bytes_per_token;
+    (0..50).for_each(|_| answer(&mut bed, None));
+    assert_eq!(cost(&mut bed), 4.0);
+    (0..500).for_each(|_| answer(&mut bed, Some(8_192)));
+    assert!((1.9..2.2).contains(&cost(&mut bed)));
 }
 
 #[test]

@@ -81,8 +81,9 @@ impl Ticket {
         }
     }
 
-    /// The answer is complete and said how many tokens its prompt had, and how many of them came from a cache.
-    pub fn finish(self, prompt_tokens: u64, cached: u64, now: Instant) {
+    /// The answer is complete and said how many tokens its prompt had, where that was text alone (of an image nobody knows what its
+    /// bytes are in tokens), and how many of them came from a cache.
+    pub fn finish(self, prompt_tokens: Option<u64>, cached: u64, now: Instant) {
         self.pool.learn(&self.endpoint, &self.predicted, prompt_tokens, cached, now);
     }
 

@@ -189,7 +189,7 @@ impl Exchange {
             let key_id = self.key_id();
             self.memory.experience.learn(&plan.served_model, key_id, &plan.lesson(usage));
             if let Some(ticket) = self.ticket.take() {
-                ticket.finish(usage.input, usage.cached_input, now);
+                ticket.finish(plan.text_tokens(usage), usage.cached_input, now);
             }
         }
         let costs = self.costs(&plan, counted.as_ref());

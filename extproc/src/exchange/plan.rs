@@ -317,6 +317,11 @@ impl Plan {
         Lesson { prompt: self.prompt.map(|prompt| Prompt { tokens: usage.input, ..prompt }), output }
     }
 
+    /// The tokens of its prompt, where that was text alone.
+    pub(super) fn text_tokens(&self, usage: &Usage) -> Option<u64> {
+        self.prompt.map(|_| usage.input)
+    }
+
     /// The changes to the request's headers.
     pub(super) fn mutations(&self, config: &Config, head: &Head) -> Option<Mutations> {
         let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);

@@ -130,7 +130,7 @@ impl Routing for Ours<'_> {
     fn finished(&mut self, sidecar: usize, number: usize, request: &Request, cached_tokens: u64, now: Duration) {
         let at = self.start + now;
         if let Some(ticket) = self.sidecars.get_mut(sidecar).and_then(|sidecar| sidecar.tickets.remove(&number)) {
-            ticket.finish(request.input_tokens, cached_tokens, at);
+            ticket.finish(Some(request.input_tokens), cached_tokens, at);
         }
     }
 

@@ -225,7 +225,14 @@ impl Pool {
     }
 
     /// What an answer said of its prompt: its tokens, and how many of them came from a cache.
-    pub(super) fn learn(&self, endpoint: &str, predicted: &Predicted, prompt_tokens: u64, cached: u64, now: Instant) {
+    pub(super) fn learn(
+        &self,
+        endpoint: &str,
+        predicted: &Predicted,
+        prompt_tokens: Option<u64>,
+        cached: u64,
+        now: Instant,
+    ) {
         self.state().learn(endpoint, predicted, prompt_tokens, cached, now);
     }
 
@@ -354,12 +361,14 @@ impl State {
         self.requests += 1.0;
     }
 
-    fn learn(&mut self, endpoint: &str, predicted: &Predicted, prompt_tokens: u64, cached: u64, now: Instant) {
-        if prompt_tokens == 0 || predicted.bytes == 0 {
+    fn learn(&mut self, endpoint: &str, predicted: &Predicted, prompt_tokens: Option<u64>, cached: u64, now: Instant) {
+        if predicted.bytes == 0 {
             return;
         }
-        self.bytes += AVERAGE * (predicted.bytes as f64 - self.bytes);
-        self.tokens += AVERAGE * (prompt_tokens as f64 - self.tokens);
+        if let Some(tokens) = prompt_tokens.filter(|tokens| *tokens > 0) {
+            self.bytes += AVERAGE * (predicted.bytes as f64 - self.bytes);
+            self.tokens += AVERAGE * (tokens as f64 - self.tokens);
+        }
         self.totals.delivered += cached as f64;
         self.tells_cached |= cached > 0;
         if !self.tells_cached {

@@ -97,7 +97,7 @@ impl Bed {
         ticket.first_byte();
         let tokens = |bytes: u64| (bytes as f64 / placement.bytes_per_token) as u64;
         let predicted = placement.predicted;
-        ticket.finish(tokens(predicted.bytes).max(1), tokens(predicted.chosen), now);
+        ticket.finish(Some(tokens(predicted.bytes).max(1)), tokens(predicted.chosen), now);
     }
 
     /// To the next request; once a second all metrics pages are read.
