@@ -102,29 +102,13 @@ struct Pending {
     plan: Plan,
     body: Bytes,
     chunk_lengths: Vec<usize>,
-    attempt: Attempt,
+    /// How often the ledger was asked.
+    asked: u8,
 }
 
-/// How often the ledger was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Attempt {
-    First,
-    /// Again, for an answer that the limits have room for which refused from memory. How the others stand was not known then.
-    Second,
-    /// Again, for an answer that all limits had room for.
-    Last,
-}
-
-impl Attempt {
-    /// What follows a refusal that a shorter answer may get round.
-    fn next(self, refused: &Refused) -> Option<Self> {
-        match self {
-            Self::First if !refused.knows_all() => Some(Self::Second),
-            Self::First | Self::Second => Some(Self::Last),
-            Self::Last => None,
-        }
-    }
-}
+/// How often the ledger is asked for one request. A refusal says what is left, as far as is known, and an answer that is no longer
+/// is asked for next. By then others may have taken some of it; and who refused from memory, may have known less.
+const ASKED_AT_MOST: u8 = 4;
 
 impl Exchange {
     /// A new exchange. `entropy` is a fresh random number.
@@ -206,12 +190,13 @@ impl Exchange {
             Ok(Decision::Granted(reservation)) => self.granted(*pending, reservation, now),
             Ok(Decision::Refused(refused)) => {
                 let least = pending.plan.output.least();
-                match (pending.attempt.next(&refused), refused.shortened(least)) {
-                    (Some(attempt), Some(shorter)) => {
-                        self.phase = Phase::Admission(Box::new(Pending { attempt, ..*pending }));
+                match refused.shortened(least).filter(|_| pending.asked < ASKED_AT_MOST) {
+                    Some(shorter) => {
+                        let asked = pending.asked + 1;
+                        self.phase = Phase::Admission(Box::new(Pending { asked, ..*pending }));
                         Action::Reserve(Arc::new(shorter))
                     }
-                    _ => self.refused(&refused.of_least(least), now),
+                    None => self.refused(&refused.of_least(least), now),
                 }
             }
             Err(_) => {
@@ -324,7 +309,7 @@ impl Exchange {
             Err(refused) => return self.respond(refused, now),
         };
         self.describe(&plan);
-        let pending = Pending { plan, body, chunk_lengths, attempt: Attempt::First };
+        let pending = Pending { plan, body, chunk_lengths, asked: 1 };
         match &pending.plan.reservation {
             Some(request) => {
                 let action = Action::Reserve(Arc::clone(request));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::{self, Documents};
-use crate::limit::{Admission, Cap, CounterState, Growth, Keeper, Limit, Mode, ReserveRequest};
+use crate::limit::{Admission, Cap, CounterState, Growth, Judge, Keeper, Limit, Mode, ReserveRequest};
 
 const YAML: &str = r#"
 apiVersion: gateway.envoyproxy.io/v1alpha1

@@ -44,7 +44,7 @@ pub use quantity::{Cost, CostContext, Price, Prices, Quantity};
 pub(crate) use redis::Errand;
 pub use redis::{InvalidRedisUrl, RedisFiles, RedisOptions, RedisStore, RedisTarget};
 pub(crate) use refusal::{amount, measure, subject, until_empty, until_room};
-pub use reservation::{Charge, Growth, Hold, ReservationId, ReserveRequest, Settlement};
+pub use reservation::{Charge, Growth, Hold, Judge, ReservationId, ReserveRequest, Settlement};
 pub use rules::{Cap, Condition, Dimension, Enforcement, Expected, Limit, Mode, OnStoreError, Priority};
 pub use state::CounterState;
 pub use store::{Admission, LEASE, RENEW_EVERY, Store, StoreError};

@@ -24,6 +24,17 @@ pub struct ReserveRequest {
     pub estimate: Estimate,
     /// One entry a limit.
     pub holds: Vec<Hold>,
+    /// Who may refuse it.
+    pub judge: Judge,
+}
+
+/// Who may refuse a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judge {
+    /// The sidecar by what it remembers of counters that are used up, and else the store.
+    Anyone,
+    /// The store alone: what is remembered may be a few answers old, and the request was made to fit what is left to the token.
+    Store,
 }
 
 impl ReserveRequest {
@@ -52,6 +63,7 @@ impl ReserveRequest {
             context: Arc::clone(subject.context),
             estimate,
             holds,
+            judge: Judge::Anyone,
         }
     }
 

@@ -3,17 +3,18 @@
 
 use std::sync::Arc;
 
-use super::{CounterState, Hold, Refused, ReserveRequest};
+use super::{CounterState, Hold, Judge, Refused, ReserveRequest};
 
 impl Refused {
     /// The same request for a shorter answer, of at least so many tokens, where only limits with a cap refused it and all of
-    /// them, as far as is known, have room for that.
+    /// them, as far as is known, have room for that. The store is to judge it.
     pub fn shortened(&self, least_output: u64) -> Option<ReserveRequest> {
         if self.stands_anyway() {
             return None;
         }
         let room = room(&self.request, self.standings())?;
-        (room >= least_output && room < self.request.estimate.output_at_most).then(|| self.request.with_output(room))
+        let is_shorter = room >= least_output && room < self.request.estimate.output_at_most;
+        is_shorter.then(|| ReserveRequest { judge: Judge::Store, ..self.request.with_output(room) })
     }
 
     /// The same refusal as one of an answer of so many tokens, the fewest that are worth one, where only limits with a cap
@@ -35,11 +36,6 @@ impl Refused {
     /// Whether a limit refuses for which a shorter answer is no way out.
     fn stands_anyway(&self) -> bool {
         self.standings().any(|(hold, state)| !hold.is_capped() && hold.is_refused(state))
-    }
-
-    /// Whether it is known of every counter how it stands. A refusal from memory knows those alone that refuse.
-    pub fn knows_all(&self) -> bool {
-        self.states.iter().all(Option::is_some)
     }
 }
 
@@ -106,7 +102,7 @@ mod tests {
     fn a_request_is_shortened_to_what_the_tightest_limit_has_left() {
         let refused = refused(&[(capped("a", 1_000), Some(600)), (capped("b", 1_000), Some(700))], 512);
         let shorter = refused.shortened(16).unwrap();
-        assert_eq!((shorter.estimate.output, &shorter.id), (200, &refused.request.id));
+        assert_eq!((shorter.estimate.output, &shorter.id, shorter.judge), (200, &refused.request.id, Judge::Store));
         assert_eq!(shorter.holds.iter().map(|hold| hold.estimate).collect::<Vec<_>>(), [300, 300]);
     }
 
@@ -123,7 +119,6 @@ mod tests {
     #[test]
     fn a_limit_of_which_nothing_is_known_stands_in_nobodys_way() {
         let refused = refused(&[(capped("a", 1_000), None), (capped("b", 1_000), Some(700))], 512);
-        assert!(!refused.knows_all());
         assert_eq!(refused.shortened(16).map(|shorter| shorter.estimate.output), Some(200));
     }
 

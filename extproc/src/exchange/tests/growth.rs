@@ -116,7 +116,7 @@ fn what_is_left_is_divided_among_the_choices_of_an_answer_in_one_piece() {
 }
 
 #[test]
-fn a_refusal_from_memory_that_a_shorter_answer_gets_round_is_asked_for_once_more() {
+fn what_a_refusal_says_is_left_is_asked_for_next_and_four_times_in_all() {
     let mut table = Table::set_capped(1_000);
     let first = Arc::clone(&table.config.routes[1].limits[0]);
     let other = Arc::new(Limit { id: "other".into(), ..Limit::clone(&first) });
@@ -137,7 +137,9 @@ fn a_refusal_from_memory_that_a_shorter_answer_gets_round_is_asked_for_once_more
     assert_eq!(output, 900 - PROMPT);
     let (third, output) = outputs(&table.exchange.admitted(refused(second, 1, [Some(100), Some(600)]), table.now));
     assert_eq!(output, 400 - PROMPT);
-    let last = table.exchange.admitted(refused(third, 1, [Some(100), Some(700)]), table.now);
+    let (fourth, output) = outputs(&table.exchange.admitted(refused(third, 1, [Some(100), Some(700)]), table.now));
+    assert_eq!((output, fourth.judge), (300 - PROMPT, Judge::Store));
+    let last = table.exchange.admitted(refused(fourth, 1, [Some(100), Some(800)]), table.now);
     assert_eq!(self::super::refused(last).0, 429);
 }
 
@@ -206,13 +208,7 @@ fn a_caller_with_less_left_than_a_usual_answer_gets_a_shorter_one() {
 }
 
 #[test]
-fn the_ledger_is_asked_twice_at_most_and_not_for_next_to_nothing() {
-    let mut table = Table::set_capped(300);
-    table.post(&chat("metered"), &[]);
-    let action = table.decide(|state| Admission::Refused { by: 0, states: vec![state] });
-    table.note(&action);
-    let again = table.decide(|state| Admission::Refused { by: 0, states: vec![CounterState { settled: 20, ..state }] });
-    assert_eq!(refused(again).0, 429);
+fn the_ledger_is_not_asked_again_for_next_to_nothing() {
     let mut table = Table::set_capped(PROMPT + 15);
     table.post(&chat("metered"), &[]);
     let action = table.decide(|state| Admission::Refused { by: 0, states: vec![state] });

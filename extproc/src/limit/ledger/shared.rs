@@ -17,7 +17,8 @@ use super::settling::SettleQueue;
 use super::shares::Shares;
 use super::{LedgerStats, StoreState, Unanswered};
 use crate::limit::{
-    Admission, CounterState, Decision, Growth, Hold, Keeper, RedisStore, ReserveRequest, Settlement, Store, StoreError,
+    Admission, CounterState, Decision, Growth, Hold, Judge, Keeper, RedisStore, ReserveRequest, Settlement, Store,
+    StoreError,
 };
 
 /// How a sidecar goes on when its Redis does not answer.
@@ -68,7 +69,9 @@ impl SharedLedger {
     pub(super) async fn reserve(&self, request: &Arc<ReserveRequest>) -> Result<Decision, StoreError> {
         let asked = Instant::now();
         let names: Vec<_> = request.holds.iter().map(CounterName::of).collect();
-        if let Some(refused) = self.denials.refusal(request, &names, asked) {
+        if request.judge == Judge::Anyone
+            && let Some(refused) = self.denials.refusal(request, &names, asked)
+        {
             self.cached_refusals.fetch_add(1, Ordering::Relaxed);
             return Ok(Decision::Refused(refused));
         }

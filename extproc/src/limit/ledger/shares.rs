@@ -39,6 +39,7 @@ impl Shares<'_> {
             context: whole.context.clone(),
             estimate: whole.estimate,
             holds: local().zip(known).map(share).collect(),
+            judge: whole.judge,
         };
         Share { whole, request }
     }

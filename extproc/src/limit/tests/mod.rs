@@ -100,7 +100,7 @@ pub(super) fn hold(limit: &Arc<Limit>, tenant: &str, estimate: u64) -> Hold {
 
 pub(super) fn request(holds: Vec<Hold>) -> ReserveRequest {
     let (id, context) = (ReservationId::random(), asking("m"));
-    ReserveRequest { id, key_id: None, context, estimate: Estimate::default(), holds }
+    ReserveRequest { id, key_id: None, context, estimate: Estimate::default(), holds, judge: Judge::Anyone }
 }
 
 /// What a store answered, as the request's client gets to know it.

@@ -45,6 +45,31 @@ async fn a_raised_limit_acts_on_the_next_request() {
     granted(&ledger, vec![Hold { ceiling: 301, ..hold }]).await;
 }
 
+/// What it remembers is how the counter stood at the last refusal. Somebody may have used more since, at another sidecar, and who
+/// fits his request to what is remembered must not be refused for good by it.
+#[tokio::test]
+async fn a_request_that_was_fitted_to_what_is_left_is_refused_by_the_store_alone() {
+    let server = RedisServer::start().await;
+    let (ledger, other) = (ledger(&server), self::ledger(&server));
+    let strict = Limit { mode: Mode::Strict, ..Limit::clone(&tokens(300)) };
+    let used = hold(&Arc::new(strict), "caller", 200);
+    charge(&ledger, &used).await;
+    assert_eq!(ledger.drain(PATIENCE).await, 0);
+    let asked = |amount: u64, judge: Judge| {
+        Arc::new(ReserveRequest { judge, ..request(vec![Hold { estimate: amount, ..used.clone() }]) })
+    };
+    let settled = |decision: Decision| match decision {
+        Decision::Refused(refused) => refused.states[0].map(|state| state.settled),
+        Decision::Granted(_) => None,
+    };
+    assert_eq!(settled(ledger.reserve(&asked(150, Judge::Anyone)).await.unwrap()), Some(200));
+    charge(&other, &Hold { estimate: 40, ..used.clone() }).await;
+    assert_eq!(other.drain(PATIENCE).await, 0);
+    assert_eq!(settled(ledger.reserve(&asked(150, Judge::Anyone)).await.unwrap()), Some(200));
+    assert_eq!(settled(ledger.reserve(&asked(150, Judge::Store)).await.unwrap()), Some(240));
+    assert_eq!(settled(ledger.reserve(&asked(60, Judge::Store)).await.unwrap()), None);
+}
+
 #[tokio::test]
 async fn after_a_reload_or_a_reset_the_store_is_asked_again() {
     let server = RedisServer::start().await;
