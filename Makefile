@@ -8,6 +8,7 @@ wasm := $(CARGO_TARGET_DIR)/wasm32-wasip1/release/attache_wasm_filter.wasm
 envoy = ENVOY="$$(tests/setup/envoy.sh)"
 redis = REDIS_SERVER="$$(tests/setup/redis.sh)"
 python = ATTACHE_PYTHON="$$(tests/setup/python.sh)"
+helm = ATTACHE_HELM="$$(tests/setup/helm.sh)"
 
 .PHONY: help
 help: ## say what there is to do
@@ -31,7 +32,7 @@ demo: wasm ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 en
 
 .PHONY: test
 test: wasm ## run all tests, on a real Envoy and a real Redis
-	@$(envoy) && $(redis) && $(python) && export ENVOY REDIS_SERVER ATTACHE_PYTHON && \
+	@$(envoy) && $(redis) && $(python) && $(helm) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM && \
 	cargo test --locked --workspace --exclude attache-wasm-filter --no-run && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) \
 	cargo test --locked --workspace --exclude attache-wasm-filter $(ARGS)

@@ -24,6 +24,11 @@ pub fn python() -> Result<PathBuf> {
     named("ATTACHE_PYTHON", "Python with the official client libraries")
 }
 
+/// A Python that has Helm's engine.
+pub fn helm() -> Result<PathBuf> {
+    named("ATTACHE_HELM", "Python with Helm's engine")
+}
+
 /// The Wasm filter's file.
 pub fn wasm_filter() -> Result<PathBuf> {
     named("ATTACHE_WASM_FILE", "the Wasm filter")

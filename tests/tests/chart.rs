@@ -1,0 +1,255 @@
+//! The Helm chart and the kustomize base: rendered by Helm's own engine, and held to what the sidecar and a cluster demand.
+
+#![cfg(test)]
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use attache_tests::tools;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "gateways";
+
+fn place(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// What the chart makes of these values: its objects by kind. Or why it refuses them.
+fn rendered(values: &Value) -> Result<BTreeMap<String, Value>, String> {
+    let mut helm = Command::new(tools::helm().unwrap());
+    helm.arg(place("tests/tests/python/chart.py")).arg(place("envoy-config/helm/attache"));
+    let mut helm = helm.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let asked = json!({"values": values, "name": "attache", "namespace": NAMESPACE});
+    helm.stdin.take().unwrap().write_all(asked.to_string().as_bytes()).unwrap();
+    let output = helm.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if let Some(error) = said["error"].as_str() {
+        return Err(error.to_owned());
+    }
+    assert_eq!(said["lint"], json!([]));
+    let mut objects = BTreeMap::new();
+    for (template, text) in said["manifests"].as_object().unwrap() {
+        let text = text.as_str().unwrap();
+        if template.ends_with("NOTES.txt") || text.trim().is_empty() {
+            continue;
+        }
+        let object: Value = serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{template}: {error}\n{text}"));
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        assert!(objects.insert(kind, object).is_none(), "{template}: two of a kind");
+    }
+    Ok(objects)
+}
+
+/// The least that the chart asks for.
+fn least() -> Value {
+    json!({"config": {"files": {"routes.yaml": "kind: AIGatewayRoute\n"}}})
+}
+
+/// Everything that it knows.
+fn everything() -> Value {
+    json!({
+        "image": {"repository": "registry.example/attache", "digest": format!("sha256:{}", "a5".repeat(32))},
+        "replicas": 3,
+        "config": {"existingConfigMap": "documents"},
+        "secrets": [{"name": "openai"}, {"name": "other", "namespace": "models"}],
+        "redis": {"url": "rediss://redis.data:6380", "passwordSecret": "redis", "tlsSecret": "redis-tls", "ports": [6380]},
+        "extraArgs": ["--path-prefix=/llm"],
+        "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
+        "podAnnotations": {"note": "x"},
+        "podLabels": {"team": "platform"},
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": "high",
+        "networkPolicy": {"proxyPodLabels": {"a": "b"}, "modelNamespaces": ["models"], "modelPorts": [8000]},
+        "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
+    })
+}
+
+fn container(objects: &BTreeMap<String, Value>) -> &Value {
+    &objects["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+}
+
+fn arguments(objects: &BTreeMap<String, Value>) -> Vec<String> {
+    container(objects)["args"].as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_sidecar_is_started_with_options_that_it_has() {
+    for values in [least(), everything()] {
+        let arguments = arguments(&rendered(&values).unwrap());
+        // Everything before `--help` is read and judged, and then nothing is run.
+        let output = tools::attache().unwrap().args(&arguments).arg("--help").output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn what_is_mounted_is_there_and_what_is_read_is_mounted() {
+    let objects = rendered(&everything()).unwrap();
+    let (container, pod) = (container(&objects), &objects["Deployment"]["spec"]["template"]["spec"]);
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&container["volumeMounts"]), names(&pod["volumes"]));
+    let mounts: Vec<_> =
+        container["volumeMounts"].as_array().unwrap().iter().map(|it| it["mountPath"].as_str().unwrap()).collect();
+    for argument in arguments(&objects) {
+        if let Some((_, path)) = argument.split_once("=/etc/") {
+            let path = format!("/etc/{path}");
+            assert!(mounts.iter().any(|mount| path.starts_with(mount) || mount.starts_with(&path)), "{path}");
+        }
+    }
+    assert!(mounts.contains(&"/etc/attache-secrets/gateways/openai"), "{mounts:?}");
+    assert!(mounts.contains(&"/etc/attache-secrets/models/other"), "{mounts:?}");
+    assert!(!objects.contains_key("ConfigMap"), "the operator keeps it");
+}
+
+#[test]
+fn the_pod_may_do_no_more_than_it_must() {
+    for values in [least(), everything()] {
+        let objects = rendered(&values).unwrap();
+        let (container, pod) = (container(&objects), &objects["Deployment"]["spec"]["template"]["spec"]);
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        let security = &container["securityContext"];
+        assert_eq!(security["readOnlyRootFilesystem"], true);
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+        assert_eq!(security["seccompProfile"], json!({"type": "RuntimeDefault"}));
+        assert_eq!(container["resources"]["requests"], json!({"cpu": "50m", "memory": "64Mi"}));
+        let policy = &objects["NetworkPolicy"]["spec"];
+        assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+        assert_eq!(policy["ingress"][0]["ports"], json!([{"protocol": "TCP", "port": "grpc"}]));
+        for rule in policy["ingress"].as_array().unwrap() {
+            assert!(rule["from"][0]["namespaceSelector"]["matchLabels"].is_object(), "{rule}");
+        }
+    }
+}
+
+#[test]
+fn probes_ports_and_selectors_name_what_is_there() {
+    let objects = rendered(&everything()).unwrap();
+    let container = container(&objects);
+    let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        assert!(ports.contains(&container[probe]["httpGet"]["port"].as_str().unwrap()), "{probe}");
+    }
+    assert!(ports.contains(&objects["Service"]["spec"]["ports"][0]["targetPort"].as_str().unwrap()));
+    assert!(ports.contains(&objects["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["port"].as_str().unwrap()));
+    let labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"].as_object().unwrap();
+    for selector in [
+        &objects["Deployment"]["spec"]["selector"]["matchLabels"],
+        &objects["Service"]["spec"]["selector"],
+        &objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        &objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+        &objects["PodMonitor"]["spec"]["selector"]["matchLabels"],
+    ] {
+        let selector = selector.as_object().unwrap();
+        assert!(!selector.is_empty() && selector.iter().all(|(name, value)| labels.get(name) == Some(value)));
+    }
+}
+
+#[test]
+fn what_the_pod_is_given_to_end_is_longer_than_what_answers_are_given() {
+    let objects = rendered(&least()).unwrap();
+    let pod = &objects["Deployment"]["spec"]["template"]["spec"];
+    let pause = container(&objects)["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
+    let drain =
+        arguments(&objects).iter().find_map(|it| it.strip_prefix("--drain-timeout=")?.strip_suffix('s')?.parse().ok());
+    assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > pause + drain.unwrap_or(u64::MAX));
+}
+
+#[test]
+fn wrong_values_are_refused_with_what_is_wrong() {
+    for (values, reason) in [
+        (json!({}), "nothing to serve"),
+        (json!({"config": {"files": {"a.yaml": "x"}, "existingConfigMap": "y"}}), "exclude each other"),
+        (json!({"config": {"files": {"a.yaml": "a: 1\n---\nkind: Secret\n"}}}), "has a Secret"),
+        (json!({"config": {"files": {"a.txt": "x"}}}), "a.txt"),
+        (json!({"replica": 2}), "replica"),
+        (json!({"replicas": 0}), "replicas"),
+        (json!({"image": {"digest": "sha256:1"}}), "digest"),
+        (json!({"redis": {"url": "redis.data:6379"}}), "url"),
+        (json!({"secrets": [{"name": "a", "namespace": "no/path"}]}), "namespace"),
+        (json!({"networkPolicy": {"proxyNamespace": ""}}), "proxyNamespace"),
+    ] {
+        let error = rendered(&values).unwrap_err();
+        assert!(error.contains(reason), "{values}: {error}");
+    }
+}
+
+/// The base is what the chart makes of its own values: one truth, for those who do not use Helm. `UPDATE_EXPECT=1` writes it.
+#[test]
+fn the_kustomize_base_is_what_the_chart_renders() {
+    let objects = rendered(&json!({"config": {"existingConfigMap": "attache-config"}})).unwrap();
+    let base = place("envoy-config/kustomize/base");
+    let kustomization: Value =
+        serde_saphyr::from_str(&std::fs::read_to_string(base.join("kustomization.yaml")).unwrap()).unwrap();
+    let mut files: Vec<_> = objects.keys().map(|kind| format!("{}.yaml", kind.to_lowercase())).collect();
+    for (kind, object) in &objects {
+        let file = base.join(format!("{}.yaml", kind.to_lowercase()));
+        let mut object = object.clone();
+        // What only Helm's own bookkeeping needs.
+        forget(&mut object, &["app.kubernetes.io/managed-by", "helm.sh/chart"]);
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            std::fs::write(&file, serde_saphyr::to_string(&object).unwrap()).unwrap();
+        }
+        let kept: Value = serde_saphyr::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!(kept, object, "{}: run with UPDATE_EXPECT=1 and read the difference", file.display());
+    }
+    files.sort();
+    let mut listed: Vec<_> =
+        kustomization["resources"].as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect();
+    listed.sort();
+    assert_eq!(listed, files);
+    let generated = &kustomization["configMapGenerator"][0];
+    assert_eq!(generated["name"], "attache-config");
+    for file in generated["files"].as_array().unwrap() {
+        assert!(base.join(file.as_str().unwrap()).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn the_documents_beside_them_are_sound() {
+    for file in ["base/documents.yaml", "overlays/example/documents.yaml"] {
+        let documents = place("envoy-config/kustomize").join(file);
+        let output = tools::attache().unwrap().arg("check").arg(documents).output().unwrap();
+        let report = String::from_utf8(output.stdout).unwrap();
+        let sound = if file.starts_with("base") { " 0 errors" } else { " 0 errors, 0 warnings" };
+        assert!(output.status.success() && report.contains(sound), "{file}: {report}");
+    }
+}
+
+/// Where there is a kubectl, which has kustomize.
+#[test]
+fn the_example_overlay_builds() {
+    let overlay = place("envoy-config/kustomize/overlays/example");
+    let output = match Command::new("kubectl").arg("kustomize").arg(&overlay).output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("not tried: kubectl: {error}");
+            return;
+        }
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let objects = String::from_utf8(output.stdout).unwrap();
+    let objects: Vec<Value> = objects.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect();
+    let of_kind = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+    let environment = &of_kind("Deployment")["spec"]["template"]["spec"]["containers"][0]["env"];
+    let names: Vec<_> = environment.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ATTACHE_REPLICAS", "ATTACHE_REDIS"]);
+    assert!(of_kind("ConfigMap")["data"]["documents.yaml"].as_str().unwrap().contains("AIGatewayRoute"));
+}
+
+fn forget(value: &mut Value, names: &[&str]) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !names.contains(&name.as_str()));
+            fields.values_mut().for_each(|value| forget(value, names));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| forget(value, names)),
+        _ => {}
+    }
+}
