@@ -116,6 +116,60 @@ fn the_health_check_tells_a_sidecar_that_is_ready() {
     }
 }
 
+#[test]
+fn everything_that_is_mounted_from_here_is_here() {
+    for (name, service) in services() {
+        let volumes = service["volumes"].as_array().cloned().unwrap_or_default();
+        for volume in volumes.iter().filter_map(|volume| volume.as_str()?.strip_prefix("./")) {
+            let path = root().join(volume.split(':').next().unwrap());
+            assert!(path.exists(), "{name}: {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn prometheus_asks_services_that_there_are_at_ports_that_they_have() {
+    let file = fs::read_to_string(root().join("envoy-config/prometheus/prometheus.yaml")).unwrap();
+    let file: Value = serde_saphyr::from_str(&file).unwrap();
+    let mut asked = BTreeSet::new();
+    for job in file["scrape_configs"].as_array().unwrap() {
+        for target in job["static_configs"].as_array().into_iter().flatten().flat_map(|it| strings(&it["targets"])) {
+            asked.insert(target);
+        }
+        for names in job["dns_sd_configs"].as_array().into_iter().flatten() {
+            asked.extend(strings(&names["names"]).iter().map(|name| format!("{name}:{}", names["port"])));
+        }
+    }
+    let sidecar = format!("attache:{}", port_of(&option(&service("attache"), "--admin-listen")));
+    let models = (1..=3).map(|index| {
+        let name = format!("model-{index}");
+        format!("{name}:{}", port_of(&option(&service(&name), "--listen")))
+    });
+    let envoy = strings(&service("envoy")["ports"]).iter().map(|port| format!("envoy:{}", port_of(port))).next_back();
+    assert_eq!(asked, models.chain([sidecar]).chain(envoy).collect());
+    for rules in strings(&file["rule_files"]) {
+        assert!(root().join(rules.replace("/etc/prometheus", "envoy-config/prometheus")).is_file(), "{rules}");
+    }
+}
+
+#[test]
+fn grafana_finds_prometheus_and_the_dashboard() {
+    let provisioning = root().join("envoy-config/grafana/provisioning");
+    let read = |path: &str| -> Value {
+        serde_saphyr::from_str(&fs::read_to_string(provisioning.join(path)).unwrap()).unwrap()
+    };
+    let url = read("datasources/prometheus.yaml")["datasources"][0]["url"].as_str().unwrap().to_owned();
+    assert_eq!(url, format!("http://prometheus:{}", port_of(&strings(&service("prometheus")["ports"])[0])));
+    let grafana = service("grafana");
+    let directory = &read("dashboards/attache.yaml")["providers"][0]["options"]["path"];
+    let mounted = strings(&grafana["volumes"]);
+    let mount = format!("./envoy-config/grafana/dashboards:{}:ro", directory.as_str().unwrap());
+    assert!(mounted.contains(&mount), "{mounted:?}");
+    let home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"].as_str().unwrap();
+    let dashboard = home.strip_prefix(directory.as_str().unwrap()).unwrap();
+    assert!(root().join("envoy-config/grafana/dashboards").join(dashboard.trim_start_matches('/')).is_file(), "{home}");
+}
+
 /// Killed when it is dropped.
 struct Running(Child);
 

@@ -4,6 +4,7 @@
 //! `make test ARGS='--test blackbox limits::'`.
 
 #[cfg(test)]
+mod dashboards;
 mod documents;
 #[cfg(test)]
 mod python;
