@@ -25,8 +25,11 @@ impl Dialect {
     }
 }
 
-/// Where Anthropic's API lives: its own path, and the prefix under which gateways commonly mount it.
-const ANTHROPIC_ROOTS: [&str; 2] = ["/v1/messages", "/anthropic"];
+/// Under which gateways commonly mount Anthropic's API.
+const ANTHROPIC_MOUNT: &str = "/anthropic";
+
+/// Where Anthropic's API lives: its own path, and that prefix.
+const ANTHROPIC_ROOTS: [&str; 2] = ["/v1/messages", ANTHROPIC_MOUNT];
 
 /// An API operation that Attaché serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,93 +44,189 @@ pub enum Operation {
     Responses,
     /// `POST /v1/messages`, which is `POST /anthropic/v1/messages` as well.
     Messages,
+    /// `POST /v1/messages/count_tokens`, under `/anthropic` as well.
+    CountTokens,
+    /// `POST /v1/rerank`, as Jina's API has it and vLLM; `/v2/rerank` of Cohere's; `/rerank`.
+    Rerank,
+    /// `POST /score`, or `/v1/score`, of vLLM and SGLang.
+    Score,
+    /// `POST /v1/images/generations`
+    ImageGenerations,
+    /// `POST /v1/images/edits`
+    ImageEdits,
+    /// `POST /v1/images/variations`
+    ImageVariations,
+    /// `POST /v1/audio/speech`
+    Speech,
+    /// `POST /v1/audio/transcriptions`
+    Transcriptions,
+    /// `POST /v1/audio/translations`
+    Translations,
+    /// `POST /tokenize` of vLLM and SGLang.
+    Tokenize,
+    /// `POST /detokenize` of the same.
+    Detokenize,
     /// `GET /v1/models`
     Models,
+    /// `GET /v1/models/{model}`
+    Model,
+    /// Whatever else a route names, at the paths that it names.
+    PassThrough,
 }
+
+/// What [`Operation::Model`] has before the model's name.
+const MODEL_ROOT: &str = "/v1/models/";
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 6] =
-        [Self::ChatCompletions, Self::Completions, Self::Embeddings, Self::Responses, Self::Messages, Self::Models];
+    pub const ALL: [Self; 19] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Embeddings,
+        Self::Responses,
+        Self::Messages,
+        Self::CountTokens,
+        Self::Rerank,
+        Self::Score,
+        Self::ImageGenerations,
+        Self::ImageEdits,
+        Self::ImageVariations,
+        Self::Speech,
+        Self::Transcriptions,
+        Self::Translations,
+        Self::Tokenize,
+        Self::Detokenize,
+        Self::Models,
+        Self::Model,
+        Self::PassThrough,
+    ];
 
     /// The operation that `method path` calls. `path` is the request's `:path`, query included; `prefix` is what the
-    /// operator put in front of the API's own paths (`/enterpriseai/gateway`), or empty.
+    /// operator put in front of the API's own paths (`/enterpriseai/gateway`), or empty. What passes through is not found
+    /// here: its paths are a route's.
     ///
     /// # Errors
     /// [`PathError`] where no operation has that path, or has it with another method.
     pub fn resolve(method: &str, path: &str, prefix: &str) -> Result<Self, PathError> {
         let path = without_query(path).strip_prefix(prefix).ok_or(PathError::NotFound)?;
-        let is_at_path = |operation: &Self| operation.path() == path || operation.mounted_path() == Some(path);
-        let operation = Self::ALL.into_iter().find(is_at_path).ok_or(PathError::NotFound)?;
+        let operation = Self::ALL.into_iter().find(|operation| operation.is_at(path)).ok_or(PathError::NotFound)?;
         if operation.method() != method {
             return Err(PathError::MethodNotAllowed { allow: operation.method() });
         }
         Ok(operation)
     }
 
-    /// The one method of the operation.
+    /// The one method of the operation. What passes through has that of its request.
     pub const fn method(self) -> &'static str {
         match self {
-            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Responses | Self::Messages => "POST",
-            Self::Models => "GET",
+            Self::Models | Self::Model => "GET",
+            _ => "POST",
         }
     }
 
-    /// The operation's path, without prefix and query.
-    pub const fn path(self) -> &'static str {
+    /// The paths at which the operation is served, without prefix and query, the best known first. `{model}` stands for the
+    /// name of a model.
+    pub const fn paths(self) -> &'static [&'static str] {
         match self {
-            Self::ChatCompletions => "/v1/chat/completions",
-            Self::Completions => "/v1/completions",
-            Self::Embeddings => "/v1/embeddings",
-            Self::Responses => "/v1/responses",
-            Self::Messages => "/v1/messages",
-            Self::Models => "/v1/models",
+            Self::ChatCompletions => &["/v1/chat/completions"],
+            Self::Completions => &["/v1/completions"],
+            Self::Embeddings => &["/v1/embeddings"],
+            Self::Responses => &["/v1/responses"],
+            Self::Messages => &["/v1/messages", "/anthropic/v1/messages"],
+            Self::CountTokens => &["/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens"],
+            Self::Rerank => &["/v1/rerank", "/v2/rerank", "/rerank"],
+            Self::Score => &["/score", "/v1/score"],
+            Self::ImageGenerations => &["/v1/images/generations"],
+            Self::ImageEdits => &["/v1/images/edits"],
+            Self::ImageVariations => &["/v1/images/variations"],
+            Self::Speech => &["/v1/audio/speech"],
+            Self::Transcriptions => &["/v1/audio/transcriptions"],
+            Self::Translations => &["/v1/audio/translations"],
+            Self::Tokenize => &["/tokenize"],
+            Self::Detokenize => &["/detokenize"],
+            Self::Models => &["/v1/models"],
+            Self::Model => &["/v1/models/{model}"],
+            Self::PassThrough => &[],
         }
     }
 
-    /// The other path at which gateways commonly mount the operation, if there is one. Servers know it by [`Self::path`] alone.
-    pub const fn mounted_path(self) -> Option<&'static str> {
-        match self {
-            Self::Messages => Some("/anthropic/v1/messages"),
-            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Responses | Self::Models => None,
-        }
+    /// The name in the path of [`Operation::Model`], as it was sent.
+    pub fn model_in_path<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+        let name = without_query(path).strip_prefix(prefix)?.strip_prefix(MODEL_ROOT)?;
+        Some(name).filter(|name| !name.is_empty())
     }
 
-    /// The path to send on where servers do not know the one that was called: [`Self::path`] in place of
-    /// [`Self::mounted_path`], with the same prefix and query.
+    /// The path to send on where servers do not know the one that was called: they know Anthropic's API at its own path,
+    /// not under the prefix at which gateways mount it. Prefix and query stay.
     pub fn path_for_server(self, path: &str, prefix: &str) -> Option<String> {
-        let called = without_query(path);
-        let is_mounted = called.strip_prefix(prefix) == Some(self.mounted_path()?);
-        let query = path.get(called.len()..).unwrap_or_default();
-        is_mounted.then(|| format!("{prefix}{}{query}", self.path()))
+        if self.dialect() != Dialect::Anthropic {
+            return None;
+        }
+        let own = path.strip_prefix(prefix)?.strip_prefix(ANTHROPIC_MOUNT)?;
+        Some(format!("{prefix}{own}"))
     }
 
-    /// The dialect of the operation's errors.
+    /// The dialect of the operation's errors. Of what passes through, the path says it: [`Dialect::of_path`].
     pub const fn dialect(self) -> Dialect {
         match self {
-            Self::Messages => Dialect::Anthropic,
-            Self::ChatCompletions | Self::Completions | Self::Embeddings | Self::Responses | Self::Models => {
-                Dialect::OpenAi
-            }
+            Self::Messages | Self::CountTokens => Dialect::Anthropic,
+            _ => Dialect::OpenAi,
         }
+    }
+
+    /// Whether it is a request of a model, which goes on to a server. We answer the others.
+    pub const fn is_forwarded(self) -> bool {
+        !matches!(self, Self::Models | Self::Model)
     }
 
     /// Whether a model writes an answer, whose length a request can bound.
     pub const fn generates(self) -> bool {
-        match self {
-            Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages => true,
-            Self::Embeddings | Self::Models => false,
-        }
+        matches!(self, Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages)
     }
 
-    /// The operation as metrics name it: the well-known values of OpenTelemetry's `gen_ai.operation.name`, and a custom
-    /// one, which the convention allows, for the list of models.
+    /// Whether a model reads or writes anything. What counts tokens or cuts text into them does not, whatever numbers are in
+    /// its answer; what passes through is not looked at. Such a request counts as a request alone.
+    pub const fn uses_tokens(self) -> bool {
+        !matches!(
+            self,
+            Self::CountTokens | Self::Tokenize | Self::Detokenize | Self::Models | Self::Model | Self::PassThrough
+        )
+    }
+
+    /// Whether its body may be a form (`multipart/form-data`): where files are sent. JSON it may be everywhere.
+    pub const fn takes_forms(self) -> bool {
+        matches!(self, Self::ImageEdits | Self::ImageVariations | Self::Transcriptions | Self::Translations)
+    }
+
+    /// The operation as metrics name it: the well-known values of OpenTelemetry's `gen_ai.operation.name`, and custom
+    /// ones, which the convention allows: those of Envoy AI Gateway where it has one.
     pub const fn metric_name(self) -> &'static str {
         match self {
             Self::ChatCompletions | Self::Responses | Self::Messages => "chat",
             Self::Completions => "text_completion",
             Self::Embeddings => "embeddings",
+            Self::CountTokens => "count_tokens",
+            Self::Rerank => "rerank",
+            Self::Score => "score",
+            Self::ImageGenerations => "image_generation",
+            Self::ImageEdits => "image_edit",
+            Self::ImageVariations => "image_variation",
+            Self::Speech => "speech",
+            Self::Transcriptions => "transcription",
+            Self::Translations => "translation",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
             Self::Models => "list_models",
+            Self::Model => "retrieve_model",
+            Self::PassThrough => "pass_through",
+        }
+    }
+
+    /// Whether it is served at a path without prefix and query.
+    fn is_at(self, path: &str) -> bool {
+        match self {
+            Self::Model => Self::model_in_path(path, "").is_some(),
+            _ => self.paths().contains(&path),
         }
     }
 }
@@ -163,10 +262,45 @@ mod tests {
             ("POST", "/v1/responses", Operation::Responses),
             ("POST", "/v1/messages", Operation::Messages),
             ("POST", "/anthropic/v1/messages", Operation::Messages),
+            ("POST", "/v1/messages/count_tokens", Operation::CountTokens),
+            ("POST", "/anthropic/v1/messages/count_tokens", Operation::CountTokens),
+            ("POST", "/v1/rerank", Operation::Rerank),
+            ("POST", "/v2/rerank", Operation::Rerank),
+            ("POST", "/rerank", Operation::Rerank),
+            ("POST", "/score", Operation::Score),
+            ("POST", "/v1/score", Operation::Score),
+            ("POST", "/v1/images/generations", Operation::ImageGenerations),
+            ("POST", "/v1/images/edits", Operation::ImageEdits),
+            ("POST", "/v1/images/variations", Operation::ImageVariations),
+            ("POST", "/v1/audio/speech", Operation::Speech),
+            ("POST", "/v1/audio/transcriptions", Operation::Transcriptions),
+            ("POST", "/v1/audio/translations", Operation::Translations),
+            ("POST", "/tokenize", Operation::Tokenize),
+            ("POST", "/detokenize", Operation::Detokenize),
             ("GET", "/v1/models", Operation::Models),
+            ("GET", "/v1/models/meta/llama%2F3", Operation::Model),
         ] {
             assert_eq!(Operation::resolve(method, path, ""), Ok(operation));
         }
+    }
+
+    #[test]
+    fn the_list_of_all_is_complete_and_no_two_share_a_path() {
+        let mut paths = std::collections::HashSet::new();
+        for (at, operation) in Operation::ALL.into_iter().enumerate() {
+            assert_eq!(operation as usize, at);
+            assert!(operation.paths().iter().all(|path| paths.insert(*path)), "{operation:?}");
+            assert_eq!(operation.paths().is_empty(), operation == Operation::PassThrough);
+        }
+        assert_eq!(Operation::PassThrough as usize + 1, Operation::ALL.len());
+    }
+
+    #[test]
+    fn a_models_name_is_all_that_stands_behind_the_list() {
+        let name = |path| Operation::model_in_path(path, "/gw");
+        assert_eq!(name("/gw/v1/models/org/name%20x?y=/z"), Some("org/name%20x"));
+        assert_eq!(name("/gw/v1/models/"), None);
+        assert_eq!(name("/v1/models/m"), None);
     }
 
     #[test]
@@ -175,6 +309,11 @@ mod tests {
         assert_eq!(sent("/anthropic/v1/messages?beta=true", ""), Some("/v1/messages?beta=true".to_owned()));
         assert_eq!(sent("/gw/anthropic/v1/messages", "/gw"), Some("/gw/v1/messages".to_owned()));
         assert_eq!(sent("/v1/messages", ""), None);
+        assert_eq!(
+            Operation::CountTokens.path_for_server("/anthropic/v1/messages/count_tokens", ""),
+            Some("/v1/messages/count_tokens".to_owned())
+        );
+        assert_eq!(Operation::Rerank.path_for_server("/rerank", ""), None, "a server gets the path that was called");
         assert_eq!(Operation::Responses.path_for_server("/v1/responses", ""), None);
     }
 
@@ -212,8 +351,11 @@ mod tests {
             "/V1/chat/completions",
             "/v1/chat/completions#x",
             "/v1/chat/completions;x",
-            "/v1/models/gpt",
-            "/v1/messages/count_tokens",
+            "/v1/models/",
+            "/v1/modelsx",
+            "/v1/messages/count_tokens/",
+            "/v2/score",
+            "/anthropic/rerank",
             "/anthropic",
             "/anthropic/v1/chat/completions",
             "/anthropic/anthropic/v1/messages",
@@ -232,7 +374,9 @@ mod tests {
                 Err(PathError::MethodNotAllowed { allow: "POST" })
             );
         }
-        assert_eq!(Operation::resolve("POST", "/v1/models", ""), Err(PathError::MethodNotAllowed { allow: "GET" }));
+        for path in ["/v1/models", "/v1/models/m"] {
+            assert_eq!(Operation::resolve("POST", path, ""), Err(PathError::MethodNotAllowed { allow: "GET" }));
+        }
     }
 
     #[test]
@@ -251,9 +395,8 @@ mod tests {
     #[test]
     fn an_operations_dialect_is_that_of_its_path() {
         for operation in Operation::ALL {
-            assert_eq!(operation.dialect(), Dialect::of_path(operation.path(), ""));
-            if let Some(path) = operation.mounted_path() {
-                assert_eq!(operation.dialect(), Dialect::of_path(path, ""));
+            for path in operation.paths() {
+                assert_eq!(operation.dialect(), Dialect::of_path(path, ""), "{path}");
             }
         }
     }

@@ -16,6 +16,7 @@ mod body;
 mod event;
 mod explain;
 mod lease;
+mod models;
 mod placing;
 mod plan;
 mod response;
@@ -39,7 +40,6 @@ use bytes::Bytes;
 use crate::affinity::{Answered, DebugHeaders, PlacementMode, Ticket};
 use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Decision, Form, Growth, Refused, Reservation, Settlement, StoreError};
-use crate::route;
 use answering::Answering;
 use body::BodyBuffer;
 use lease::Lease;
@@ -141,9 +141,9 @@ impl Exchange {
             Verdict::Refuse(refusal) => return Ok(self.respond(LocalResponse::refusal(&refusal), now)),
         };
         self.note(|summary| summary.operation = Some(passed.operation));
-        if passed.operation == Operation::Models {
-            let body = route::models::list(&self.config, passed.caller.as_ref());
-            return Ok(self.respond(LocalResponse { status: 200, headers: Vec::new(), body, reason: "models" }, now));
+        if !passed.operation.is_forwarded() {
+            let path = headers.get(":path").unwrap_or_default();
+            return Ok(self.respond(models::answer(&self.config, &passed, path), now));
         }
         if let Some(encoding) =
             headers.get("content-encoding").filter(|encoding| !encoding.eq_ignore_ascii_case("identity"))

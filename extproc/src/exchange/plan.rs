@@ -67,7 +67,7 @@ pub(super) fn plan(
 ) -> Result<Plan, LocalResponse> {
     let dialect = head.operation.dialect();
     let scan = request::scan(head.operation, body).map_err(|error| malformed(&error, dialect))?;
-    let unknown = || model_not_found(&scan, dialect);
+    let unknown = || model_not_found(&scan.model, dialect);
     let rule_id = match route::resolve(config, &scan.model, head.caller.as_ref(), |name| head.headers.only(name)) {
         Resolution::Rule(id) => id,
         Resolution::NotAttached => {
@@ -246,8 +246,8 @@ fn malformed(error: &ScanError, dialect: Dialect) -> LocalResponse {
     LocalResponse::error(&error, dialect, "invalid_request")
 }
 
-fn model_not_found(scan: &RequestScan, dialect: Dialect) -> LocalResponse {
-    let model = quoted(&scan.model);
+pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
+    let model = quoted(model);
     let message = format!("the model `{model}` does not exist here; GET /v1/models lists those that do");
     LocalResponse::error(&ApiError::new(ErrorKind::ModelNotFound, message), dialect, "model_not_found")
 }

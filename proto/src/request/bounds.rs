@@ -96,7 +96,8 @@ impl OutputBounds {
             Operation::ChatCompletions => has(BoundName::MaxTokens) || has(BoundName::MaxCompletionTokens),
             Operation::Completions | Operation::Messages => has(BoundName::MaxTokens),
             Operation::Responses => has(BoundName::MaxOutputTokens),
-            Operation::Embeddings | Operation::Models => true,
+            // The others write nothing whose length could be bounded.
+            _ => true,
         };
         let name = match operation {
             Operation::Responses => "max_output_tokens",

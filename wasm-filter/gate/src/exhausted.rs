@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
+use attache_proto::{ApiError, Dialect, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::KeyDigest;
@@ -160,10 +160,10 @@ impl ExhaustedKeys {
         }
     }
 
-    /// The answer to a request that the gate let pass, if its key is known to have nothing left. The list of models costs
-    /// nothing.
+    /// The answer to a request that the gate let pass, if its key is known to have nothing left. What costs no tokens is
+    /// for the sidecar to judge.
     pub fn refusal(&mut self, passed: &Passed, now: Duration) -> Option<LimitRefusal> {
-        let caller = passed.caller.as_ref().filter(|_| passed.operation != Operation::Models)?;
+        let caller = passed.caller.as_ref().filter(|_| passed.operation.uses_tokens())?;
         let known = self.known.get(&caller.digest())?;
         let Some(elapsed) = known.elapsed(now) else {
             self.known.remove(&caller.digest());

@@ -120,7 +120,7 @@ impl Gate {
         self.judge_content_length(head)?;
         let caller = self.judge_key(head)?;
         // The list of models is about no model; a client that sends its hint with everything may still ask for it.
-        if operation != Operation::Models {
+        if operation.is_forwarded() {
             self.judge_hint(head, caller.as_ref())?;
         }
         Ok(Passed { operation, caller })
@@ -209,8 +209,11 @@ impl Gate {
     }
 
     fn served(&self) -> String {
-        let served =
-            Operation::ALL.map(|operation| format!("{} {}{}", operation.method(), self.path_prefix, operation.path()));
+        let served: Vec<_> = Operation::ALL
+            .into_iter()
+            .filter_map(|operation| Some((operation.method(), operation.paths().first()?)))
+            .map(|(method, path)| format!("{method} {}{path}", self.path_prefix))
+            .collect();
         served.join(", ")
     }
 }
