@@ -23,6 +23,7 @@ use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
 use attache::sharing;
+use attache_gate::UnattachedStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use explain::ExplainArgs;
 use limits::LimitsCommand;
@@ -67,11 +68,38 @@ struct SettingsArgs {
     /// The largest request body, in bytes or as 512KiB, 16MiB.
     #[arg(long, env = "ATTACHE_MAX_BODY", default_value = "16MiB", value_parser = byte_size)]
     max_body: u64,
+    /// The status of an answer to a key that is known, but not attached to what it calls.
+    #[arg(long, env = "ATTACHE_UNATTACHED_STATUS", default_value = "401", value_name = "401|403")]
+    unattached_status: Unattached,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Unattached {
+    /// As for a key that nobody knows.
+    #[value(name = "401")]
+    Unauthorized,
+    /// Told apart from it.
+    #[value(name = "403")]
+    Forbidden,
+}
+
+impl From<Unattached> for UnattachedStatus {
+    fn from(status: Unattached) -> Self {
+        match status {
+            Unattached::Unauthorized => Self::Unauthorized,
+            Unattached::Forbidden => Self::Forbidden,
+        }
+    }
 }
 
 impl From<SettingsArgs> for Settings {
     fn from(args: SettingsArgs) -> Self {
-        Self { path_prefix: args.path_prefix, max_body_bytes: args.max_body, ..Self::default() }
+        Self {
+            path_prefix: args.path_prefix,
+            max_body_bytes: args.max_body,
+            unattached_status: args.unattached_status.into(),
+            ..Self::default()
+        }
     }
 }
 

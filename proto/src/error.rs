@@ -13,6 +13,8 @@ pub enum ErrorKind {
     InvalidApiKey,
     /// 401 (the product this one replaces answers so): the key is known but not attached to this endpoint.
     KeyNotAttached,
+    /// 403: the same, where the operator wants it told apart from a key that nobody knows.
+    KeyForbidden,
     /// 404: no route knows the model.
     ModelNotFound,
     /// 404: no operation is served at this path.
@@ -21,6 +23,8 @@ pub enum ErrorKind {
     MethodNotAllowed,
     /// 413: the body is above the cap.
     RequestTooLarge,
+    /// 415: the body is of a kind that the endpoint does not take.
+    UnsupportedMediaType,
     /// 431: the request's headers are above the bound.
     HeadersTooLarge,
     /// 429: over a limit on tokens that time refills.
@@ -35,14 +39,16 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::InvalidRequest,
         Self::InvalidApiKey,
         Self::KeyNotAttached,
+        Self::KeyForbidden,
         Self::ModelNotFound,
         Self::PathNotFound,
         Self::MethodNotAllowed,
         Self::RequestTooLarge,
+        Self::UnsupportedMediaType,
         Self::HeadersTooLarge,
         Self::RateLimited,
         Self::TooManyRequests,
@@ -55,9 +61,11 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest => 400,
             Self::InvalidApiKey | Self::KeyNotAttached => 401,
+            Self::KeyForbidden => 403,
             Self::ModelNotFound | Self::PathNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTooLarge => 413,
+            Self::UnsupportedMediaType => 415,
             Self::RateLimited | Self::TooManyRequests | Self::QuotaExhausted => 429,
             Self::HeadersTooLarge => 431,
             Self::Unavailable => 503,
@@ -70,11 +78,12 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest => (INVALID, None),
             Self::InvalidApiKey => (INVALID, Some("invalid_api_key")),
-            Self::KeyNotAttached => (INVALID, Some("key_not_attached")),
+            Self::KeyNotAttached | Self::KeyForbidden => (INVALID, Some("key_not_attached")),
             Self::ModelNotFound => (INVALID, Some("model_not_found")),
             Self::PathNotFound => (INVALID, Some("unknown_url")),
             Self::MethodNotAllowed => (INVALID, Some("method_not_supported")),
             Self::RequestTooLarge => (INVALID, Some("request_too_large")),
+            Self::UnsupportedMediaType => (INVALID, Some("unsupported_media_type")),
             Self::HeadersTooLarge => (INVALID, Some("headers_too_large")),
             Self::RateLimited => ("tokens", Some("rate_limit_exceeded")),
             Self::TooManyRequests => ("requests", Some("rate_limit_exceeded")),
@@ -86,7 +95,8 @@ impl ErrorKind {
     /// `error.type` as Anthropic's API has it; that API has no codes.
     const fn anthropic(self) -> &'static str {
         match self {
-            Self::InvalidRequest | Self::MethodNotAllowed => "invalid_request_error",
+            Self::InvalidRequest | Self::MethodNotAllowed | Self::UnsupportedMediaType => "invalid_request_error",
+            Self::KeyForbidden => "permission_error",
             Self::InvalidApiKey | Self::KeyNotAttached => "authentication_error",
             Self::ModelNotFound | Self::PathNotFound => "not_found_error",
             Self::RequestTooLarge | Self::HeadersTooLarge => "request_too_large",
@@ -171,10 +181,18 @@ mod tests {
             (InvalidRequest, 400, "invalid_request_error", None, "invalid_request_error"),
             (InvalidApiKey, 401, "invalid_request_error", Some("invalid_api_key"), "authentication_error"),
             (KeyNotAttached, 401, "invalid_request_error", Some("key_not_attached"), "authentication_error"),
+            (KeyForbidden, 403, "invalid_request_error", Some("key_not_attached"), "permission_error"),
             (ModelNotFound, 404, "invalid_request_error", Some("model_not_found"), "not_found_error"),
             (PathNotFound, 404, "invalid_request_error", Some("unknown_url"), "not_found_error"),
             (MethodNotAllowed, 405, "invalid_request_error", Some("method_not_supported"), "invalid_request_error"),
             (RequestTooLarge, 413, "invalid_request_error", Some("request_too_large"), "request_too_large"),
+            (
+                UnsupportedMediaType,
+                415,
+                "invalid_request_error",
+                Some("unsupported_media_type"),
+                "invalid_request_error",
+            ),
             (HeadersTooLarge, 431, "invalid_request_error", Some("headers_too_large"), "request_too_large"),
             (RateLimited, 429, "tokens", Some("rate_limit_exceeded"), "rate_limit_error"),
             (TooManyRequests, 429, "requests", Some("rate_limit_exceeded"), "rate_limit_error"),

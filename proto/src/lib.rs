@@ -7,7 +7,9 @@
 pub mod error;
 pub mod headers;
 pub mod json;
+pub mod multipart;
 pub mod operation;
+pub mod pass_through;
 pub mod request;
 pub mod response;
 pub mod splice;

@@ -18,6 +18,7 @@ use self::bounds::BoundName;
 pub use self::bounds::{OutputBounds, TooManyBounds};
 use self::prompt::PromptField;
 use crate::json::{JsonError, Scanner, StringSpan, ValueKind, unescape};
+use crate::multipart::{self, FormError};
 use crate::operation::Operation;
 use crate::splice::Edit;
 
@@ -25,7 +26,26 @@ use crate::splice::Edit;
 /// (`VLLM_MAX_N_SEQUENCES`).
 const MAX_CHOICES: u64 = 16_384;
 
-/// Scans the body of a request for `operation`.
+/// Scans the body of a request for `operation`: a form where `content_type` says so and the operation takes one, and else JSON.
+///
+/// Other content types make no difference. Clients forget theirs, and `curl` sends JSON as a form of another kind; a body that
+/// is JSON goes on with the header that it came with, and the server says what it thinks of that.
+///
+/// # Errors
+/// As for [`scan`]; [`ScanError::FormNotTaken`], [`ScanError::Form`] and [`ScanError::NeitherFormNorJson`].
+pub fn scan_as(operation: Operation, content_type: Option<&str>, body: &[u8]) -> Result<RequestScan, ScanError> {
+    let form = content_type.filter(|content_type| multipart::is_form(content_type));
+    match form {
+        Some(content_type) if operation.takes_forms() => multipart::scan(content_type, body),
+        Some(_) => Err(ScanError::FormNotTaken),
+        None => scan(operation, body).map_err(|error| match error {
+            ScanError::Empty | ScanError::NotJson { .. } if operation.takes_forms() => ScanError::NeitherFormNorJson,
+            error => error,
+        }),
+    }
+}
+
+/// Scans the JSON body of a request for `operation`.
 pub fn scan(operation: Operation, body: &[u8]) -> Result<RequestScan, ScanError> {
     let mut scanner = Scanner::new(body);
     if scanner.is_at_end() {
@@ -49,8 +69,10 @@ pub fn scan(operation: Operation, body: &[u8]) -> Result<RequestScan, ScanError>
 pub struct RequestScan {
     /// The value of the top-level `model`, unescaped.
     pub model: String,
-    /// The span of that value, quotes included.
+    /// The span of that value; of JSON, quotes included.
     pub model_span: Range<usize>,
+    /// How it is written there.
+    pub model_syntax: ModelSyntax,
     /// Whether the client asked for a stream (`"stream": true`).
     pub stream: bool,
     /// The state of `stream_options.include_usage`, and where to splice it.
@@ -70,16 +92,47 @@ pub struct RequestScan {
     pub segments: Vec<Segment>,
 }
 
+/// How a body writes its model's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ModelSyntax {
+    /// As a JSON string.
+    JsonString,
+    /// As it is: the value of a form's field.
+    FormField,
+    /// Not at all.
+    Nowhere,
+}
+
 impl RequestScan {
+    /// What is known of a body that names no model: nothing. It is a request of `model`.
+    pub fn without_model(model: String) -> Self {
+        Self {
+            model,
+            model_span: 0..0,
+            model_syntax: ModelSyntax::Nowhere,
+            stream: false,
+            include_usage: IncludeUsage::Requested,
+            max_tokens: None,
+            bounds: OutputBounds::default(),
+            choices: 1,
+            prompts: 1,
+            segments: Vec::new(),
+        }
+    }
+
     /// The edits that make the body ask for `model`, and for usage in the stream if it is to.
     ///
     /// There are none where the body says so already. Only chat and legacy completions know `stream_options`: for other
     /// operations the caller leaves it.
     pub fn edits(&self, model: &str, usage: UsageEvent) -> Vec<Edit> {
         let mut edits = Vec::new();
-        if self.model != model {
-            let quoted = serde_json::Value::from(model).to_string();
-            edits.push(Edit { span: self.model_span.clone(), replacement: Bytes::from(quoted) });
+        let written = match self.model_syntax {
+            ModelSyntax::JsonString => Some(serde_json::Value::from(model).to_string()),
+            ModelSyntax::FormField => Some(model.to_owned()),
+            ModelSyntax::Nowhere => None,
+        };
+        if let Some(written) = written.filter(|_| self.model != model) {
+            edits.push(Edit { span: self.model_span.clone(), replacement: Bytes::from(written) });
         }
         if usage == UsageEvent::Ask && self.stream {
             edits.extend(self.include_usage.request());
@@ -255,7 +308,7 @@ impl SegmentKind {
     }
 }
 
-/// Why a body cannot be served. Each is a 400, and its text says what to do.
+/// Why a body cannot be served. Its text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
     /// The body is empty.
@@ -284,6 +337,15 @@ pub enum ScanError {
     /// `model` is there twice: the first may not be the one that the upstream takes.
     #[error("`model` appears more than once in the request body; send it once")]
     DuplicateModel,
+    /// A form where none is taken.
+    #[error("this endpoint takes no forms; send a JSON object with `content-type: application/json`")]
+    FormNotTaken,
+    /// Neither of the two that an endpoint takes.
+    #[error("send a form (`content-type: multipart/form-data; boundary=...`), or a JSON object with a `model`")]
+    NeitherFormNorJson,
+    /// A form that cannot be read.
+    #[error(transparent)]
+    Form(#[from] FormError),
 }
 
 impl From<JsonError> for ScanError {
@@ -368,10 +430,11 @@ impl Fields {
             None => 1,
         };
         // By field, and so in the order in which a template prints them.
-        let prompt: Vec<_> = self.prompt.into_values().collect();
+        let prompt: Vec<_> = prompt::with_query_for_each(self.prompt).into_values().collect();
         Ok(RequestScan {
             model,
             model_span,
+            model_syntax: ModelSyntax::JsonString,
             stream: self.stream,
             include_usage: self.stream_options.unwrap_or(IncludeUsage::Absent { insert_at: closing_brace }),
             max_tokens: self.bounds.largest(operation),

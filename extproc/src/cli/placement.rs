@@ -25,7 +25,7 @@ impl PlacementArgs {
     pub(super) fn draw(&self, operation: Operation, body: &[u8]) -> Result<Option<String>, String> {
         let Some(address) = &self.admin else { return Ok(None) };
         let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("path", operation.path());
+        query.append_pair("path", operation.paths().first().copied().unwrap_or_default());
         self.key.iter().for_each(|key| {
             query.append_pair("key", key);
         });

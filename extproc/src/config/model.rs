@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attache_gate::{Gate, GateConfig};
+use attache_gate::{Gate, GateConfig, UnattachedStatus};
 use attache_proto::Usage;
+use attache_proto::pass_through::PathPattern;
 
 use crate::affinity::{AffinityPolicy, SecretSeed};
 use crate::limit::{Cost, CostContext, CostProgram, Limit};
@@ -62,13 +63,20 @@ pub struct Settings {
     pub path_prefix: String,
     /// The largest request body that is accepted, in bytes.
     pub max_body_bytes: u64,
+    /// With which status a key is refused that is not attached to what it calls.
+    pub unattached_status: UnattachedStatus,
     /// What all hashes of prompts begin with.
     pub affinity_secret: SecretSeed,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { path_prefix: String::new(), max_body_bytes: 16 * 1024 * 1024, affinity_secret: SecretSeed::default() }
+        Self {
+            path_prefix: String::new(),
+            max_body_bytes: 16 * 1024 * 1024,
+            unattached_status: UnattachedStatus::default(),
+            affinity_secret: SecretSeed::default(),
+        }
     }
 }
 
@@ -123,6 +131,8 @@ pub struct Route {
     pub costs: Vec<RequestCost>,
     /// The class of its models, where no backend says otherwise.
     pub model_class: Option<Arc<str>>,
+    /// What it passes through besides the operations that we know.
+    pub pass_through: Vec<PathPattern>,
 }
 
 /// One rule: which requests, to which targets.

@@ -12,6 +12,7 @@
 //! reservation that was granted, and a summary; the driver fetches both with `poll_settlement` and `take_summary`.
 
 mod answering;
+mod asked;
 mod body;
 mod event;
 mod explain;
@@ -76,6 +77,7 @@ pub struct Exchange {
 #[derive(Debug)]
 struct Head {
     operation: Operation,
+    dialect: Dialect,
     caller: Option<Caller>,
     headers: Headers,
 }
@@ -136,7 +138,9 @@ impl Exchange {
     /// [`OutOfOrder`] when they came before.
     pub fn request_headers(&mut self, headers: Headers, end: End, now: Instant) -> Result<Action, OutOfOrder> {
         let Phase::Headers = self.phase else { return Err(self.out_of_order("request headers")) };
-        let passed = match self.config.gate.check(&RequestHead::read(headers.iter())) {
+        let head = RequestHead::read(headers.iter());
+        let (verdict, dialect) = (self.config.gate.check(&head), self.config.gate.dialect(&head));
+        let passed = match verdict {
             Verdict::Pass(passed) => passed,
             Verdict::Refuse(refusal) => return Ok(self.respond(LocalResponse::refusal(&refusal), now)),
         };
@@ -145,14 +149,16 @@ impl Exchange {
             let path = headers.get(":path").unwrap_or_default();
             return Ok(self.respond(models::answer(&self.config, &passed, path), now));
         }
-        if let Some(encoding) =
-            headers.get("content-encoding").filter(|encoding| !encoding.eq_ignore_ascii_case("identity"))
+        // What passes through is not read, so it may be in any coding.
+        if let Some(encoding) = headers
+            .get("content-encoding")
+            .filter(|encoding| passed.operation != Operation::PassThrough && !encoding.eq_ignore_ascii_case("identity"))
         {
             let message = format!("content-encoding `{encoding}` is not supported here; send the body unencoded");
             let error = ApiError::new(ErrorKind::InvalidRequest, message);
-            return Ok(self.deny(&error, passed.operation.dialect(), "encoded_body", now));
+            return Ok(self.deny(&error, dialect, "encoded_body", now));
         }
-        self.head = Some(Head { operation: passed.operation, caller: passed.caller, headers });
+        self.head = Some(Head { operation: passed.operation, dialect, caller: passed.caller, headers });
         self.phase = Phase::Body(BodyBuffer::default());
         match (end, self.profile) {
             (End::Last, _) => Ok(self.complete(now)),
@@ -491,7 +497,7 @@ impl Exchange {
     }
 
     fn dialect(&self) -> Dialect {
-        self.operation().dialect()
+        self.head.as_ref().map_or(Dialect::OpenAi, |head| head.dialect)
     }
 
     fn out_of_order(&self, message: &'static str) -> OutOfOrder {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use attache_gate::{Caller, KeyPriority, Refusal};
+use attache_gate::{Caller, KeyPriority};
+use attache_proto::multipart::FormError;
 use attache_proto::request::{
     self, IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent,
 };
@@ -13,6 +14,7 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
 use bytes::Bytes;
 
 use super::Head;
+use super::asked::Asked;
 use super::event::{LocalResponse, Mutations, Routing};
 use super::placing::{Candidate, Placed, Request};
 use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
@@ -21,8 +23,8 @@ use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
     Subject,
 };
+use crate::route::CoolDown;
 use crate::route::site::SiteReason;
-use crate::route::{self, CoolDown, Resolution};
 
 /// What was decided for one request.
 #[derive(Debug)]
@@ -65,16 +67,9 @@ pub(super) fn plan(
     entropy: u64,
     now: Instant,
 ) -> Result<Plan, LocalResponse> {
-    let dialect = head.operation.dialect();
-    let scan = request::scan(head.operation, body).map_err(|error| malformed(&error, dialect))?;
+    let dialect = head.dialect;
+    let Asked { scan, rule: rule_id } = Asked::read(body, head, config)?;
     let unknown = || model_not_found(&scan.model, dialect);
-    let rule_id = match route::resolve(config, &scan.model, head.caller.as_ref(), |name| head.headers.only(name)) {
-        Resolution::Rule(id) => id,
-        Resolution::NotAttached => {
-            return Err(LocalResponse::refusal(&Refusal::key_not_attached(quoted(&scan.model), dialect)));
-        }
-        Resolution::Unknown => return Err(unknown()),
-    };
     let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
     let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
     let request = Request {
@@ -100,7 +95,11 @@ pub(super) fn plan(
         .map_err(|_| malformed(&ScanError::NotAnObject, dialect))?;
     let key_id = head.caller.as_ref().map(Caller::key_id);
     let input = estimate_input(&scan, head.operation);
-    let estimate = input.estimate(&memory.experience.of(served_model, key_id));
+    let estimate = if head.operation.uses_tokens() {
+        input.estimate(&memory.experience.of(served_model, key_id))
+    } else {
+        Estimate::default()
+    };
     let context = Arc::new(CostContext {
         model: Arc::clone(model),
         served_model: Arc::clone(served_model),
@@ -122,7 +121,7 @@ pub(super) fn plan(
     let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
     let reservation = ReserveRequest::new(limits, &subject, estimate);
     let unreported = Unreported::new(head.operation, &scan, &estimate);
-    let prompt = prompt(&scan, &input);
+    let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens());
     let output = Output::new(scan, head.operation, &input, &reservation).map_err(|error| error.response(dialect))?;
     Ok(Plan {
         rule: rule_id,
@@ -144,6 +143,9 @@ pub(super) fn plan(
 }
 
 fn estimate_input(scan: &RequestScan, operation: Operation) -> EstimateInput {
+    if !operation.uses_tokens() {
+        return EstimateInput { max_tokens: Some(0), ..EstimateInput::default() };
+    }
     let count = |kind: SegmentKind| scan.segments.iter().filter(|segment| segment.kind == kind).count() as u64;
     // Of media it does not matter how long their data is. A schema is printed by some.
     let is_text = |segment: &&Segment| match segment.kind {
@@ -237,12 +239,19 @@ fn usage_event(operation: Operation, scan: &RequestScan) -> (UsageEvent, UsageVi
     }
 }
 
-fn malformed(error: &ScanError, dialect: Dialect) -> LocalResponse {
+pub(super) fn malformed(error: &ScanError, dialect: Dialect) -> LocalResponse {
     let param = match error {
-        ScanError::NoModel | ScanError::ModelNotAString | ScanError::DuplicateModel => Some("model"),
+        ScanError::NoModel
+        | ScanError::ModelNotAString
+        | ScanError::DuplicateModel
+        | ScanError::Form(FormError::ModelNotText) => Some("model"),
         _ => None,
     };
-    let error = ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, error.to_string()) };
+    let kind = match error {
+        ScanError::FormNotTaken => ErrorKind::UnsupportedMediaType,
+        _ => ErrorKind::InvalidRequest,
+    };
+    let error = ApiError { param, ..ApiError::new(kind, error.to_string()) };
     LocalResponse::error(&error, dialect, "invalid_request")
 }
 
@@ -252,7 +261,7 @@ pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
     LocalResponse::error(&ApiError::new(ErrorKind::ModelNotFound, message), dialect, "model_not_found")
 }
 
-fn no_backend(dialect: Dialect) -> LocalResponse {
+pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {
     let message = "no backend serves this endpoint at the moment; try again later";
     LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "no_backend")
 }
@@ -264,7 +273,7 @@ fn limits_unknown(dialect: Dialect) -> LocalResponse {
 }
 
 /// A model name as an error may quote it: a client can send megabytes of it.
-fn quoted(model: &str) -> &str {
+pub(super) fn quoted(model: &str) -> &str {
     const LONGEST_BYTES: usize = 256;
     model.get(..model.floor_char_boundary(LONGEST_BYTES)).unwrap_or(model)
 }

@@ -28,7 +28,9 @@ impl Answer {
     pub(super) fn new(response: &Headers, operation: Operation, visibility: UsageVisibility) -> Self {
         // Without a status that is a number the proxy itself is broken; 502 says that nothing was served.
         let status = response.get(":status").and_then(|status| status.parse().ok()).unwrap_or(502);
-        let format = response.get("content-type").and_then(BodyFormat::from_content_type);
+        // Of an operation that uses no tokens there is nothing to be found, whatever its answer says.
+        let format = response.get("content-type").filter(|_| operation.uses_tokens());
+        let format = format.and_then(BodyFormat::from_content_type);
         let scanner =
             format.filter(|_| served(status)).map(|format| ResponseScanner::new(operation, format, visibility));
         // Whoever put them there.

@@ -70,6 +70,7 @@ fn config(backends: Vec<Backend>) -> Config {
         limits_known: LimitsKnown::All,
         costs: Vec::new(),
         model_class: None,
+        pass_through: Vec::new(),
     };
     let gate_config = GateConfig::new(Access::Open);
     Config {

@@ -4,13 +4,15 @@
 
 pub mod cooldown;
 pub mod models;
+pub mod passage;
 pub mod site;
 
 pub use cooldown::CoolDown;
+pub use passage::Passage;
 
 use attache_gate::Caller;
 
-use crate::config::model::{Backend, Config, Rule, RuleId, RuleMatch, Target};
+use crate::config::model::{Backend, Config, Route, Rule, RuleId, RuleMatch, Target};
 
 /// What a search for a rule came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,13 +45,24 @@ pub fn resolve_for<'a>(
     may_call: impl Fn(&str) -> bool,
     header: impl Fn(&str) -> Option<&'a str>,
 ) -> Resolution {
+    resolve_among(config, model, |_| true, may_call, header)
+}
+
+/// The same among the routes for which `is_candidate` holds: the others do not exist for the request.
+fn resolve_among<'a>(
+    config: &Config,
+    model: &str,
+    is_candidate: impl Fn(&Route) -> bool,
+    may_call: impl Fn(&str) -> bool,
+    header: impl Fn(&str) -> Option<&'a str>,
+) -> Resolution {
     let serves = |rule_match: &RuleMatch| {
         *rule_match.model == *model && rule_match.headers.iter().all(|(name, value)| header(name) == Some(value))
     };
     let mut resolution = Resolution::Unknown;
     for &id in config.rules_by_model.get(model).into_iter().flatten() {
         let (Some(route), Some(rule)) = (config.route(id), config.rule(id)) else { continue };
-        if rule.matches.iter().any(serves) {
+        if is_candidate(route) && rule.matches.iter().any(serves) {
             if may_call(&route.id) {
                 return Resolution::Rule(id);
             }

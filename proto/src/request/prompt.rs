@@ -9,6 +9,8 @@ mod media;
 mod messages;
 mod responses;
 
+use std::collections::BTreeMap;
+
 use super::{Segment, SegmentForm, SegmentKind};
 use crate::json::{JsonError, Scanner, StringForm, StringSpan, ValueKind};
 use crate::operation::Operation;
@@ -34,7 +36,11 @@ pub(super) enum PromptField {
     Turns,
     /// `input` of the Responses API.
     Items,
-    /// `prompt` of a completion, `input` of an embedding.
+    /// What documents are compared with: `query` of a rerank, `text_1` of a score.
+    Query,
+    /// The documents: `documents` of a rerank, `text_2` or `items` of a score.
+    Candidates,
+    /// `prompt` of a completion or an image, `input` of an embedding or a speech.
     Prompts,
     Schema,
     CacheSalt,
@@ -45,24 +51,31 @@ pub(super) enum PromptField {
 impl PromptField {
     /// The field of that name. Sampling fields are none: they leave the prompt as it is.
     pub(super) fn of(operation: Operation, name: &[u8]) -> Option<Self> {
-        use Operation::{ChatCompletions, Completions, Embeddings, Messages, Responses};
+        use Operation::{
+            ChatCompletions, Completions, CountTokens, Embeddings, ImageEdits, ImageGenerations, Messages, Rerank,
+            Responses, Score, Speech, Tokenize,
+        };
         Some(match (operation, name) {
             // vLLM embeds chats too.
-            (ChatCompletions | Embeddings, b"messages") => Self::Messages,
-            (Messages, b"messages") => Self::Turns,
-            (Messages, b"system") => Self::System,
+            (ChatCompletions | Embeddings | Tokenize, b"messages") => Self::Messages,
+            (Messages | CountTokens, b"messages") => Self::Turns,
+            (Messages | CountTokens, b"system") => Self::System,
             (Responses, b"instructions") => Self::Instructions,
             (Responses, b"input") => Self::Items,
             (Responses, b"prompt") => Self::StoredPrompt,
             (Responses, b"conversation") => Self::Conversation,
             (Responses, b"previous_response_id") => Self::PreviousResponse,
-            (Completions, b"prompt") | (Embeddings, b"input") => Self::Prompts,
-            (ChatCompletions | Responses | Messages, b"tools") => Self::Tools,
+            (Completions | Tokenize | ImageGenerations | ImageEdits, b"prompt") | (Embeddings | Speech, b"input") => {
+                Self::Prompts
+            }
+            (Rerank, b"query") | (Score, b"text_1" | b"data_1" | b"query" | b"queries") => Self::Query,
+            (Rerank, b"documents") | (Score, b"text_2" | b"data_2" | b"items" | b"documents") => Self::Candidates,
+            (ChatCompletions | Responses | Messages | CountTokens | Tokenize, b"tools") => Self::Tools,
             (ChatCompletions, b"chat_template") => Self::ChatTemplate,
-            (ChatCompletions | Responses | Messages, b"chat_template_kwargs") => Self::ChatTemplateKwargs,
+            (ChatCompletions | Responses | Messages | CountTokens, b"chat_template_kwargs") => Self::ChatTemplateKwargs,
             (ChatCompletions, b"documents") => Self::Documents,
             (ChatCompletions, b"reasoning_effort") | (Responses, b"reasoning") => Self::ReasoningEffort,
-            (ChatCompletions | Messages, b"thinking") => Self::Thinking,
+            (ChatCompletions | Messages | CountTokens, b"thinking") => Self::Thinking,
             (ChatCompletions, b"response_format")
             | (Responses, b"text")
             | (Messages, b"output_config" | b"output_format") => Self::Schema,
@@ -75,13 +88,13 @@ impl PromptField {
     pub(super) fn segments(self, scanner: &mut Scanner<'_>) -> Result<Vec<Segment>, JsonError> {
         let mut prompt = Prompt { scanner, pieces: Vec::new() };
         match self {
-            Self::Messages => prompt.chat_messages()?,
-            Self::Turns => prompt.turns()?,
+            Self::Messages => prompt.messages(Prompt::chat_message)?,
+            Self::Turns => prompt.messages(Prompt::turn)?,
             Self::Items => prompt.items()?,
             Self::System => prompt.system()?,
             Self::Instructions => prompt.instructions()?,
             Self::Tools => prompt.tools()?,
-            Self::Prompts => prompt.prompts()?,
+            Self::Query | Self::Candidates | Self::Prompts => prompt.prompts()?,
             Self::CacheSalt => prompt.text_or_raw(SegmentKind::CacheSalt, Rank::Content)?,
             Self::Conversation => prompt.conversation()?,
             Self::PreviousResponse => prompt.text_or_raw(SegmentKind::PreviousResponse, Rank::Content)?,
@@ -95,6 +108,19 @@ impl PromptField {
         }
         Ok(prompt.pieces.into_iter().map(|piece| piece.segment).collect())
     }
+}
+
+/// The same fields, where each document is read together with the one query that there is: with the query once for each.
+pub(super) fn with_query_for_each(
+    mut fields: BTreeMap<PromptField, Vec<Segment>>,
+) -> BTreeMap<PromptField, Vec<Segment>> {
+    let documents = fields.get(&PromptField::Candidates).map_or(0, Vec::len);
+    if let Some(query) = fields.get_mut(&PromptField::Query)
+        && let [only] = query.as_slice()
+    {
+        *query = vec![only.clone(); documents.max(1)];
+    }
+    fields
 }
 
 /// How many pieces of one field are told apart. Ten thousand messages have half as many; a body of `[1,1,1,...]` would
@@ -124,6 +150,17 @@ enum Rank {
 }
 
 impl Prompt<'_, '_> {
+    /// A list of messages, each of which is read by `read`. What is no list, and what in it is no message, is raw.
+    fn messages(&mut self, mut read: impl FnMut(&mut Self) -> Result<(), JsonError>) -> Result<(), JsonError> {
+        if self.scanner.peek()? != ValueKind::Array {
+            return self.raw(SegmentKind::Text, Rank::Content);
+        }
+        self.elements(|prompt, value| match value {
+            ValueKind::Object => read(prompt),
+            _ => prompt.raw(SegmentKind::Text, Rank::Content),
+        })
+    }
+
     fn tools(&mut self) -> Result<(), JsonError> {
         if self.scanner.peek()? != ValueKind::Array {
             return self.raw(SegmentKind::Tool, Rank::Content);

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use attache_proto::pass_through::PatternError;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::KeyDigest;
@@ -32,9 +33,32 @@ pub struct GateConfig {
     /// For each model name, the routes that serve it.
     #[serde(default)]
     pub models: BTreeMap<String, Vec<String>>,
+    /// For each path that passes through, as [`attache_proto::pass_through::PathPattern`] is written, the routes that name it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pass_through: BTreeMap<String, Vec<String>>,
+    /// With which status a key is refused that is not attached to what it calls.
+    #[serde(default, skip_serializing_if = "UnattachedStatus::is_unauthorized")]
+    pub unattached_status: UnattachedStatus,
     /// When the filter answers what it refuses; nothing that the sidecar looks at.
     #[serde(default, skip_serializing_if = "AnswerTime::is_at_once")]
     pub answers: AnswerTime,
+}
+
+/// The status of an answer to a key that is known, but not attached to what it calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnattachedStatus {
+    /// 401, as gateways answer that do not tell apart whom they do not know and whom they do not let in.
+    #[default]
+    Unauthorized,
+    /// 403, as HTTP has it for credentials that are known and do not suffice (RFC 9110, section 15.5.4).
+    Forbidden,
+}
+
+impl UnattachedStatus {
+    fn is_unauthorized(&self) -> bool {
+        *self == Self::Unauthorized
+    }
 }
 
 /// When the filter answers a request that it refuses.
@@ -119,6 +143,8 @@ impl GateConfig {
             max_body_bytes: Self::DEFAULT_MAX_BODY_BYTES,
             access,
             models: BTreeMap::new(),
+            pass_through: BTreeMap::new(),
+            unattached_status: UnattachedStatus::Unauthorized,
             answers: AnswerTime::AtOnce,
         }
     }
@@ -208,6 +234,9 @@ pub enum ConfigError {
         /// The value found.
         value: String,
     },
+    /// Not a pattern of paths.
+    #[error("gate configuration, field `pass_through`: {0}")]
+    PassThrough(#[from] PatternError),
     /// One key with two owners: which of them is charged would be chance.
     #[error("gate configuration, field `access.keys`: `{first}` and `{second}` have the same sha256; remove one")]
     SameKeyTwice {

@@ -16,10 +16,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use attache_proto::operation::PathError;
+use attache_proto::pass_through::{PathMatch, PathPattern, PatternError};
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 
 pub use body_wait::BodyWait;
-pub use config::{Access, AnswerTime, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority};
+pub use config::{
+    Access, AnswerTime, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority, UnattachedStatus,
+};
 pub use digest::{InvalidDigest, KeyDigest};
 pub use exhausted::{Exhausted, ExhaustedKeys, LONGEST_REFUSAL, LimitRefusal, Wanting, with_wait};
 pub use head::{CREDENTIAL_HEADERS, RequestHead};
@@ -37,6 +40,22 @@ pub struct Gate {
     answers: AnswerTime,
     door: Door,
     routes_by_model: HashMap<String, Vec<String>>,
+    passages: Vec<Passage>,
+    unattached: ErrorKind,
+}
+
+/// A path that passes through.
+#[derive(Debug)]
+struct Passage {
+    pattern: PathPattern,
+    /// The routes that name it.
+    routes: Vec<String>,
+}
+
+/// What a request calls, and for what passes through, the paths that it is one of.
+struct Called<'g> {
+    operation: Operation,
+    passages: Vec<&'g Passage>,
 }
 
 /// [`Access`] in the form in which it is looked up.
@@ -73,7 +92,14 @@ impl Gate {
                 Door::Keys(keys)
             }
         };
+        let passage = |(pattern, routes): (String, _)| Ok(Passage { pattern: pattern.parse()?, routes });
+        let passages: Result<_, PatternError> = config.pass_through.into_iter().map(passage).collect();
         Ok(Self {
+            passages: passages?,
+            unattached: match config.unattached_status {
+                UnattachedStatus::Unauthorized => ErrorKind::KeyNotAttached,
+                UnattachedStatus::Forbidden => ErrorKind::KeyForbidden,
+            },
             path_prefix: config.path_prefix,
             max_header_bytes: config.max_header_bytes,
             max_body_bytes: config.max_body_bytes,
@@ -104,6 +130,12 @@ impl Gate {
         }
     }
 
+    /// What a caller is told whose key is not attached to the endpoint of `model`: the sidecar finds that out from the body,
+    /// and says it in the gate's words.
+    pub fn key_not_attached(&self, model: &str, dialect: Dialect) -> Refusal {
+        Refusal { error: self.unattached_to_model(model), dialect, reason: Reason::KeyNotAttached }
+    }
+
     /// Whether callers must show an API key.
     pub fn demands_keys(&self) -> bool {
         matches!(self.door, Door::Keys(_))
@@ -116,12 +148,14 @@ impl Gate {
 
     fn judge(&self, head: &RequestHead<'_>) -> Result<Passed, (Reason, ApiError)> {
         self.judge_size(head)?;
-        let operation = self.judge_path(head)?;
+        let Called { operation, passages } = self.judge_path(head)?;
         self.judge_content_length(head)?;
         let caller = self.judge_key(head)?;
-        // The list of models is about no model; a client that sends its hint with everything may still ask for it.
-        if operation.is_forwarded() {
-            self.judge_hint(head, caller.as_ref())?;
+        match operation {
+            // The list of models is about no model; a client that sends its hint with everything may still ask for it.
+            Operation::Models | Operation::Model => {}
+            Operation::PassThrough => self.judge_passages(&passages, caller.as_ref())?,
+            _ => self.judge_hint(head, caller.as_ref())?,
         }
         Ok(Passed { operation, caller })
     }
@@ -138,8 +172,18 @@ impl Gate {
         Err((Reason::HeadersTooLarge, ApiError::new(ErrorKind::HeadersTooLarge, message)))
     }
 
-    fn judge_path(&self, head: &RequestHead<'_>) -> Result<Operation, (Reason, ApiError)> {
-        Operation::resolve(head.method(), head.path(), &self.path_prefix).map_err(|error| match error {
+    fn judge_path(&self, head: &RequestHead<'_>) -> Result<Called<'_>, (Reason, ApiError)> {
+        // Operations come first. No pattern can hide one: it would be none.
+        let resolved = Operation::resolve(head.method(), head.path(), &self.path_prefix);
+        let error = match resolved {
+            Ok(operation) => return Ok(Called { operation, passages: Vec::new() }),
+            Err(PathError::NotFound) => match self.passages(head) {
+                Ok(passages) => return Ok(Called { operation: Operation::PassThrough, passages }),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        Err(match error {
             PathError::NotFound => (
                 Reason::PathNotFound,
                 ApiError::new(
@@ -151,6 +195,20 @@ impl Gate {
                 (Reason::MethodNotAllowed { allow }, ApiError::new(ErrorKind::MethodNotAllowed, error.to_string()))
             }
         })
+    }
+
+    /// The paths that pass through and that this request is one of; at least one.
+    fn passages(&self, head: &RequestHead<'_>) -> Result<Vec<&Passage>, PathError> {
+        let mut passages = Vec::new();
+        let mut error = PathError::NotFound;
+        for passage in &self.passages {
+            match passage.pattern.matches(head.method(), head.path(), &self.path_prefix) {
+                PathMatch::Full => passages.push(passage),
+                PathMatch::OtherMethod { allow } => error = PathError::MethodNotAllowed { allow },
+                PathMatch::None => {}
+            }
+        }
+        if passages.is_empty() { Err(error) } else { Ok(passages) }
     }
 
     fn judge_content_length(&self, head: &RequestHead<'_>) -> Result<(), (Reason, ApiError)> {
@@ -205,7 +263,24 @@ impl Gate {
         if routes.iter().any(|route| caller.may_call(route)) {
             return Ok(());
         }
-        Err((Reason::KeyNotAttached, key_not_attached(model)))
+        Err((Reason::KeyNotAttached, self.unattached_to_model(model)))
+    }
+
+    /// A path is its route's, so who may call none of the routes that name it may not call it.
+    fn judge_passages(&self, passages: &[&Passage], caller: Option<&Caller>) -> Result<(), (Reason, ApiError)> {
+        let Some(caller) = caller else { return Ok(()) };
+        let mut routes = passages.iter().flat_map(|passage| &passage.routes);
+        if routes.any(|route| caller.may_call(route)) {
+            return Ok(());
+        }
+        let message = "this API key is not attached to a route that serves this path; ask for another key";
+        Err((Reason::KeyNotAttached, ApiError::new(self.unattached, message)))
+    }
+
+    fn unattached_to_model(&self, model: &str) -> ApiError {
+        let message =
+            format!("this API key is not attached to the endpoint `{model}`; ask for another model or another key");
+        ApiError::new(self.unattached, message).with_param("model")
     }
 
     fn served(&self) -> String {
@@ -216,20 +291,6 @@ impl Gate {
             .collect();
         served.join(", ")
     }
-}
-
-impl Refusal {
-    /// What a caller is told whose key is not attached to the endpoint of `model`: the sidecar finds that out from the body,
-    /// and says it in the gate's words.
-    pub fn key_not_attached(model: &str, dialect: Dialect) -> Self {
-        Self { error: key_not_attached(model), dialect, reason: Reason::KeyNotAttached }
-    }
-}
-
-fn key_not_attached(model: &str) -> ApiError {
-    let message =
-        format!("this API key is not attached to the endpoint `{model}`; ask for another model or another key");
-    ApiError::new(ErrorKind::KeyNotAttached, message).with_param("model")
 }
 
 #[cfg(test)]

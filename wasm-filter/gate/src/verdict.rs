@@ -93,6 +93,8 @@ impl Refusal {
     /// The answer's headers.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<> {
         let extra = match self.reason {
+            // Another scheme would not help.
+            Reason::KeyNotAttached if self.status() != 401 => None,
             // RFC 9110, section 11.6.1: a 401 names a scheme.
             Reason::KeyMissing | Reason::KeyUnknown | Reason::SeveralKeys | Reason::KeyNotAttached => {
                 Some(("www-authenticate", "Bearer"))
@@ -129,7 +131,7 @@ pub enum Reason {
     KeyUnknown,
     /// Keys that differ.
     SeveralKeys,
-    /// The key may call no route of the model in the hint.
+    /// The key may call no route of the model in the hint, or of a path that passes through.
     KeyNotAttached,
 }
 

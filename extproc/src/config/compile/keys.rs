@@ -111,8 +111,12 @@ pub(super) fn gate_config(settings: &Settings, access: Access, routes: &[Route])
     let mut config = GateConfig::new(access);
     config.path_prefix.clone_from(&settings.path_prefix);
     config.max_body_bytes = settings.max_body_bytes;
+    config.unattached_status = settings.unattached_status;
     for route in routes {
         let id = route.id.to_string();
+        for pattern in &route.pass_through {
+            config.pass_through.entry(pattern.to_string()).or_default().push(id.clone());
+        }
         for found in route.rules.iter().flat_map(|rule| &rule.matches) {
             let serving = config.models.entry(found.model.to_string()).or_default();
             if !serving.contains(&id) {

@@ -87,6 +87,7 @@ impl Stage for RouteStage<'_> {
             limits_known: LimitsKnown::All,
             costs: spec.costs.clone(),
             model_class: spec.labels.get(MODEL_CLASS).cloned(),
+            pass_through: spec.pass_through.clone(),
         };
         let parents = spec.parents.iter().map(|parent| parent.seen_from(name)).collect();
         Some(BuiltRoute { route, match_locations, left_out, parents, labels: spec.labels.clone() })

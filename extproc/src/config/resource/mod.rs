@@ -136,10 +136,25 @@ pub(super) trait Spec: FromNode {
     fn labelled(self, _labels: &Labels) -> Self {
         self
     }
+
+    /// Takes what the annotations of the object say, where its kind has any that are ours, and reports what is wrong in them.
+    #[must_use]
+    fn annotated(self, _annotations: &Annotations, _log: &mut Log) -> Self {
+        self
+    }
 }
 
 /// The labels of an object.
 pub(super) type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// The annotations of an object that are ours.
+pub(super) type Annotations = BTreeMap<Arc<str>, Located<Arc<str>>>;
+
+/// What the names of our annotations begin with.
+const OUR_ANNOTATIONS: &str = "attache.dev/";
+
+/// Names the paths that a route passes through.
+pub(super) const PASS_THROUGH: &str = "attache.dev/pass-through";
 
 /// Says which class of models a route or a backend serves.
 pub(super) const MODEL_CLASS: &str = "attache.dev/model-class";
@@ -250,9 +265,9 @@ impl<T: Spec> Catalog<T> {
             let spec: Option<T> = fields.require("spec");
             Some((metadata?, spec))
         })?;
+        let Metadata { name, location, labels, annotations } = metadata;
+        let spec = spec.map(|spec| Arc::new(spec.labelled(&labels).annotated(&annotations, log)));
         let sound = text == Text::Sound && !log.has_errors();
-        let Metadata { name, location, labels } = metadata;
-        let spec = spec.map(|spec| Arc::new(spec.labelled(&labels)));
         // Of a text in which a field is there twice, nobody knows which of the two was meant.
         let remains = spec.clone().filter(|_| !sound && text == Text::Sound);
         let object = Object { name, location, spec: spec.filter(|_| sound), remains };
@@ -293,20 +308,22 @@ struct Metadata {
     name: ObjectName,
     location: Location,
     labels: Labels,
+    annotations: Annotations,
 }
 
 impl FromNode for Metadata {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             // What Kubernetes itself keeps here, as `kubectl get -o yaml` shows it.
-            fields.accept(&["annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"]);
+            fields.accept(&["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"]);
             fields.accept(&["finalizers", "generation", "managedFields", "ownerReferences", "resourceVersion", "uid"]);
             let name: Option<Located<DnsName>> = fields.require("name");
             let namespace: Option<DnsName> = fields.take("namespace");
             let labels = fields.take_with("labels", read_labels).unwrap_or_default();
+            let annotations = fields.take_with("annotations", read_annotations).unwrap_or_default();
             let namespace = namespace.map_or_else(|| Arc::from("default"), |namespace| namespace.0);
             let Located { value: DnsName(name), location } = name?;
-            Some(Self { name: ObjectName { namespace, name }, location, labels })
+            Some(Self { name: ObjectName { namespace, name }, location, labels, annotations })
         })
     }
 }
@@ -324,4 +341,12 @@ fn read_labels(node: &Node, log: &mut Log) -> Option<Labels> {
         }
     }
     Some(labels)
+}
+
+/// Those of others are theirs to judge.
+fn read_annotations(node: &Node, log: &mut Log) -> Option<Annotations> {
+    let Value::Mapping(entries) = &node.value else { return None };
+    let ours = entries.iter().filter(|entry| entry.key.starts_with(OUR_ANNOTATIONS));
+    let text = |value: &Node, log: &mut Log| Located::<Arc<str>>::from_node(value, log);
+    Some(ours.filter_map(|entry| Some((Arc::clone(&entry.key), text(&entry.value, log)?))).collect())
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attache_proto::headers;
+use attache_proto::pass_through::PathPattern;
 
 use super::limit::Expression;
-use super::{Labels, ServiceBackend, Spec};
+use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
 use crate::config::model::{CostSource, RequestCost, RuleMatch};
@@ -22,6 +23,7 @@ pub(in crate::config) struct Route {
     /// The Gateways it hangs on; empty where it does not say.
     pub(in crate::config) parents: Vec<Reference>,
     pub(in crate::config) labels: Labels,
+    pub(in crate::config) pass_through: Vec<PathPattern>,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,15 @@ impl Spec for Route {
     fn labelled(self, labels: &Labels) -> Self {
         Self { labels: labels.clone(), ..self }
     }
+
+    fn annotated(self, annotations: &Annotations, log: &mut Log) -> Self {
+        let pass_through = annotations.get(PASS_THROUGH).map(|text| read_patterns(text, log)).unwrap_or_default();
+        for (name, Located { location, .. }) in annotations.iter().filter(|(name, _)| &***name != PASS_THROUGH) {
+            let unknown = Diagnostic::warning(location, format!("there is no annotation {} of a route", quote(name)));
+            log.push(unknown.with_help(format!("there is `{PASS_THROUGH}`; rename or remove this one")));
+        }
+        Self { pass_through, ..self }
+    }
 }
 
 impl FromNode for Route {
@@ -76,7 +87,7 @@ impl FromNode for Route {
             report_duplicate_keys(&costs, fields);
             let costs = costs.into_iter().map(|cost| RequestCost { key: cost.metadata_key.value, cost: cost.cost });
             let parents = parents.into_iter().filter_map(|Parent(gateway)| gateway).collect();
-            Some(Self { rules, costs: costs.collect(), parents, labels: Labels::new() })
+            Some(Self { rules, costs: costs.collect(), parents, labels: Labels::new(), pass_through: Vec::new() })
         })
     }
 }
@@ -94,6 +105,22 @@ impl FromNode for Parent {
             Some(Self(Some(Reference::from_fields(fields)?)))
         })
     }
+}
+
+/// The paths that [`PASS_THROUGH`] names, with commas between them.
+fn read_patterns(Located { value, location }: &Located<Arc<str>>, log: &mut Log) -> Vec<PathPattern> {
+    let mut patterns = Vec::new();
+    for text in value.split(',').filter(|text| !text.trim().is_empty()) {
+        match text.parse::<PathPattern>() {
+            Ok(pattern) if !patterns.contains(&pattern) => patterns.push(pattern),
+            Ok(_) => {}
+            Err(error) => {
+                let error = Diagnostic::error(location, format!("`{PASS_THROUGH}`: {error}"));
+                log.push(error.with_help("write paths with commas between them: `/classify, POST /v1/custom/*`"));
+            }
+        }
+    }
+    patterns
 }
 
 fn report_duplicate_names(rules: &[Rule], fields: &mut Fields<'_>) {

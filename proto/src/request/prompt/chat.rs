@@ -27,17 +27,8 @@ const MEDIA: [&[u8]; 14] = [
 const TEXT_TYPES: [&[u8]; 5] = [b"text", b"input_text", b"output_text", b"reasoning_text", b"summary_text"];
 
 impl Prompt<'_, '_> {
-    pub(super) fn chat_messages(&mut self) -> Result<(), JsonError> {
-        if self.scanner.peek()? != ValueKind::Array {
-            return self.raw(SegmentKind::Text, Rank::Content);
-        }
-        self.elements(|prompt, value| match value {
-            ValueKind::Object => prompt.chat_message(),
-            _ => prompt.raw(SegmentKind::Text, Rank::Content),
-        })
-    }
-
-    fn chat_message(&mut self) -> Result<(), JsonError> {
+    /// One message.
+    pub(super) fn chat_message(&mut self) -> Result<(), JsonError> {
         let first = self.pieces.len();
         let mut role = None;
         self.members(|prompt, name, _| match name {

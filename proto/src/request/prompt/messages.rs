@@ -24,17 +24,8 @@ impl Prompt<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn turns(&mut self) -> Result<(), JsonError> {
-        if self.scanner.peek()? != ValueKind::Array {
-            return self.raw(SegmentKind::Text, Rank::Content);
-        }
-        self.elements(|prompt, value| match value {
-            ValueKind::Object => prompt.turn(),
-            _ => prompt.raw(SegmentKind::Text, Rank::Content),
-        })
-    }
-
-    fn turn(&mut self) -> Result<(), JsonError> {
+    /// One turn.
+    pub(super) fn turn(&mut self) -> Result<(), JsonError> {
         let first = self.pieces.len();
         let mut role = None;
         self.members(|prompt, name, _| match name {

@@ -1,0 +1,84 @@
+//! What a complete request asks for: what its body says, and the rule that serves it.
+
+use attache_proto::multipart;
+use attache_proto::request::{self, RequestScan, ScanError};
+use attache_proto::{Dialect, Operation};
+
+use super::Head;
+use super::event::LocalResponse;
+use super::plan::{malformed, model_not_found, no_backend, quoted};
+use crate::config::Config;
+use crate::config::model::RuleId;
+use crate::route::{self, Resolution};
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) scan: RequestScan,
+    pub(super) rule: RuleId,
+}
+
+impl Asked {
+    /// Reads a request whose body is complete.
+    pub(super) fn read(body: &[u8], head: &Head, config: &Config) -> Result<Self, LocalResponse> {
+        match head.operation {
+            Operation::PassThrough => Self::read_passing(body, head, config),
+            operation => {
+                let scan = request::scan_as(operation, head.headers.only("content-type"), body)
+                    .map_err(|error| malformed(&error, head.dialect))?;
+                let header = |name: &str| head.headers.only(name);
+                let resolution = route::resolve(config, &scan.model, head.caller.as_ref(), header);
+                Self::resolved(resolution, scan, head.dialect, config)
+            }
+        }
+    }
+
+    /// Whatever the body is, it passes. A model that it names is asked for; without one it is for the first that the route
+    /// serves.
+    fn read_passing(body: &[u8], head: &Head, config: &Config) -> Result<Self, LocalResponse> {
+        let method = head.headers.get(":method").unwrap_or_default();
+        let path = head.headers.get(":path").unwrap_or_default();
+        let passage = route::Passage { config, method, path, caller: head.caller.as_ref() };
+        match named_model(body, head.headers.only("content-type")) {
+            Err(error) => Err(malformed(&error, head.dialect)),
+            Ok(Some(scan)) => {
+                let resolution = passage.resolve(&scan.model, |name| head.headers.only(name));
+                Self::resolved(resolution, scan, head.dialect, config)
+            }
+            Ok(None) => {
+                let (rule, model) = passage.first().ok_or_else(|| no_backend(head.dialect))?;
+                Ok(Self { scan: RequestScan::without_model(model.to_string()), rule })
+            }
+        }
+    }
+
+    fn resolved(
+        resolution: Resolution,
+        scan: RequestScan,
+        dialect: Dialect,
+        config: &Config,
+    ) -> Result<Self, LocalResponse> {
+        match resolution {
+            Resolution::Rule(rule) => Ok(Self { scan, rule }),
+            Resolution::NotAttached => {
+                Err(LocalResponse::refusal(&config.gate.key_not_attached(quoted(&scan.model), dialect)))
+            }
+            Resolution::Unknown => Err(model_not_found(&scan.model, dialect)),
+        }
+    }
+}
+
+/// The model that a body names of which nothing else is known, if it names one. Two of them are one too many for anybody.
+fn named_model(body: &[u8], content_type: Option<&str>) -> Result<Option<RequestScan>, ScanError> {
+    let scan = match content_type.filter(|content_type| multipart::is_form(content_type)) {
+        Some(content_type) => multipart::scan(content_type, body),
+        None => request::scan(Operation::PassThrough, body),
+    };
+    match scan {
+        Ok(RequestScan { model, model_span, model_syntax, .. }) => {
+            Ok(Some(RequestScan { model_span, model_syntax, ..RequestScan::without_model(model) }))
+        }
+        Err(ScanError::DuplicateModel) => Err(ScanError::DuplicateModel),
+        Err(_) => Ok(None),
+    }
+}
