@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 mod dialects;
+mod whole;
 
 use super::*;
 use crate::splice::Splice;

@@ -28,6 +28,8 @@ mod bad_input;
 #[cfg(test)]
 mod caps;
 #[cfg(test)]
+mod endpoints;
+#[cfg(test)]
 mod exhausted;
 #[cfg(test)]
 mod failing_closed;

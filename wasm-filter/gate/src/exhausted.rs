@@ -185,6 +185,7 @@ impl Known {
 mod tests {
     use std::sync::Arc;
 
+    use attache_proto::Operation;
     use proptest::prelude::*;
 
     use super::*;
@@ -273,7 +274,9 @@ mod tests {
     fn other_keys_and_the_list_of_models_are_not_refused() {
         let mut keys = learnt(SECOND, exhausted());
         assert_eq!(keys.refusal(&chat("b"), SECOND), None);
-        assert_eq!(keys.refusal(&passed(Operation::Models, "a"), SECOND), None);
+        for free in [Operation::Models, Operation::Model, Operation::CountTokens, Operation::PassThrough] {
+            assert_eq!(keys.refusal(&passed(free, "a"), SECOND), None, "{free:?}");
+        }
         assert_eq!(keys.refusal(&Passed { caller: None, ..chat("a") }, SECOND), None);
         assert!(keys.refusal(&passed(Operation::Embeddings, "a"), SECOND).is_some());
     }

@@ -391,3 +391,66 @@ proptest! {
         prop_assert_eq!(&chat(&gate, &reversed), &verdict);
     }
 }
+
+fn passing(status: UnattachedStatus) -> Gate {
+    let mut config =
+        config(Access::Keys(vec![entry("a", KEY_A, &["default/one"]), entry("b", KEY_B, &["default/three"])]));
+    let named = |routes: &[&str]| routes.iter().map(ToString::to_string).collect();
+    config.pass_through.insert("/classify".to_owned(), named(&["default/one"]));
+    config.pass_through.insert("POST /v1/custom/*".to_owned(), named(&["default/one", "default/three"]));
+    config.unattached_status = status;
+    Gate::new(config).unwrap()
+}
+
+#[test]
+fn what_a_route_names_passes_for_its_keys_alone() {
+    let gate = passing(UnattachedStatus::Unauthorized);
+    let verdict = |method, path, key| check(&gate, &[(":method", method), (":path", path), ("api-key", key)]);
+    for (method, path) in [("GET", "/classify"), ("DELETE", "/classify?x=1"), ("POST", "/v1/custom/a/b")] {
+        assert_eq!(passed(verdict(method, path, KEY_A)).operation, Operation::PassThrough, "{method} {path}");
+        assert_eq!(reason(verdict(method, path, "unknown")), (Reason::KeyUnknown, 401));
+    }
+    assert_eq!(passed(verdict("POST", "/v1/custom/a", KEY_B)).caller.unwrap().key_id(), "default/b");
+    assert_eq!(reason(verdict("GET", "/classify", KEY_B)), (Reason::KeyNotAttached, 401));
+    assert_eq!(reason(verdict("GET", "/v1/custom/a", KEY_A)), (Reason::MethodNotAllowed { allow: "POST" }, 405));
+    assert_eq!(reason(verdict("POST", "/v1/custom/a/../b", KEY_A)), (Reason::PathNotFound, 404));
+    assert_eq!(reason(verdict("POST", "/v1/customs", KEY_A)), (Reason::PathNotFound, 404));
+    // A hint is about a model, and the path may be about none.
+    let hinting = [(":method", "GET"), (":path", "/classify"), ("api-key", KEY_A), ("x-ai-eg-model", "large")];
+    assert_eq!(passed(check(&gate, &hinting)).operation, Operation::PassThrough);
+}
+
+#[test]
+fn a_key_that_is_not_attached_may_be_forbidden_in_place_of_unauthorized() {
+    let gate = passing(UnattachedStatus::Forbidden);
+    let refusals = [
+        refused(chat(&gate, &[("x-api-key", KEY_A), ("x-ai-eg-model", "large")])),
+        refused(check(&gate, &[(":method", "GET"), (":path", "/classify"), ("api-key", KEY_B)])),
+        gate.key_not_attached("a\"b", Dialect::Anthropic),
+    ];
+    for refusal in refusals {
+        assert_eq!((refusal.reason, refusal.status()), (Reason::KeyNotAttached, 403));
+        assert_eq!(refusal.headers().collect::<Vec<_>>(), [("content-type", "application/json")]);
+    }
+    assert_eq!(reason(chat(&gate, &[("x-api-key", "unknown")])), (Reason::KeyUnknown, 401));
+}
+
+#[test]
+fn a_path_that_may_not_pass_is_a_configuration_that_cannot_be() {
+    for pattern in ["/v1/*", "classify", "/a/../b"] {
+        let mut config = config(Access::Open);
+        config.pass_through.insert(pattern.to_owned(), Vec::new());
+        assert!(matches!(Gate::new(config), Err(ConfigError::PassThrough(_))), "{pattern}");
+    }
+}
+
+#[test]
+fn what_older_filters_do_not_know_is_written_only_where_it_is_used() {
+    let json = serde_json::to_string(&config(Access::Open)).unwrap();
+    assert!(!json.contains("pass_through") && !json.contains("unattached"), "{json}");
+    let mut config = config(Access::Open);
+    config.pass_through.insert("/classify".to_owned(), vec!["default/one".to_owned()]);
+    config.unattached_status = UnattachedStatus::Forbidden;
+    let json = serde_json::to_vec(&config).unwrap();
+    assert_eq!(GateConfig::from_json(&json), Ok(config));
+}

@@ -1,0 +1,165 @@
+//! Operations besides chats: what of them is read, what they cost, and where they go.
+
+use super::*;
+
+/// The routes of [`super::YAML`], of which `limited` passes through two paths.
+fn passing() -> Table {
+    let yaml = YAML.replace(
+        "metadata: {name: limited}",
+        "metadata: {name: limited, annotations: {attache.dev/pass-through: \"/classify, POST /v1/custom/*\"}}",
+    );
+    let outcome = config::compile(Documents::from_text("test.yaml", &yaml), Default::default(), 1, None).unwrap();
+    let mut table = Table::set(Profile::Streamed);
+    table.config = Arc::new(outcome.config);
+    table.again();
+    table
+}
+
+impl Table {
+    /// Sends a request of any kind, whole.
+    fn send(&mut self, method: &str, path: &str, content_type: &str, body: &[u8]) -> Action {
+        self.again();
+        let length = body.len().to_string();
+        let mut head = vec![(":method", method), (":path", path), ("x-api-key", "secret")];
+        if !content_type.is_empty() {
+            head.push(("content-type", content_type));
+            head.push(("content-length", &length));
+        }
+        let end = if body.is_empty() { End::Last } else { End::More };
+        let mut action = self.exchange.request_headers(headers_of(&head), end, self.now).unwrap();
+        if let (Action::Wait, End::More) = (&action, end) {
+            action = self.exchange.request_body(Bytes::copy_from_slice(body), End::Last, self.now).unwrap();
+        }
+        self.note(&action);
+        action
+    }
+
+    /// The same, which is let pass. Tells what of the body goes on.
+    fn forward(&mut self, method: &str, path: &str, content_type: &str, body: &[u8]) -> (Mutations, Vec<Body>) {
+        let action = match self.send(method, path, content_type, body) {
+            Action::Reserve(_) => self.admit(),
+            action => action,
+        };
+        released(action)
+    }
+}
+
+fn form(fields: &[(&str, &str)]) -> String {
+    let field = |(name, value): &(&str, &str)| {
+        format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    fields.iter().map(field).collect::<String>() + "--b--\r\n"
+}
+
+const FORM: &str = "multipart/form-data; boundary=b";
+const JSON: &str = "application/json";
+
+#[test]
+fn a_forms_model_becomes_the_targets_and_nothing_else_changes() {
+    let mut table = Table::set(Profile::Streamed);
+    let body = form(&[("file", "\u{0}\u{1}"), ("model", "assistant"), ("language", "en")]);
+    for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits", "/v1/images/variations"] {
+        let (mutations, bodies) = table.forward("POST", path, FORM, body.as_bytes());
+        let expected = body.replace("assistant", "qwen");
+        assert_eq!(set(&mutations, "content-length"), Some(expected.len().to_string().as_str()));
+        assert_eq!(bodies, [Body::Replaced(Bytes::from(expected))], "{path}");
+    }
+}
+
+#[test]
+fn a_form_where_none_is_taken_is_415_and_what_is_neither_form_nor_json_says_both() {
+    let mut table = Table::set(Profile::Streamed);
+    let body = form(&[("model", "assistant")]);
+    let (status, _, answer) = refused(table.send("POST", "/v1/chat/completions", FORM, body.as_bytes()));
+    assert_eq!((status, &answer["error"]["code"]), (415, &json!("unsupported_media_type")));
+    for (content_type, body) in [("text/plain", "assistant"), ("", "x"), (FORM, ""), ("text/plain", body.as_str())] {
+        let (status, _, answer) =
+            refused(table.send("POST", "/v1/audio/transcriptions", content_type, body.as_bytes()));
+        assert_eq!(status, 400);
+        assert!(answer["error"]["message"].as_str().unwrap().contains("form"), "{answer}");
+    }
+    let twice = form(&[("model", "assistant"), ("model", "metered")]);
+    let (status, _, answer) = refused(table.send("POST", "/v1/audio/transcriptions", FORM, twice.as_bytes()));
+    assert_eq!((status, &answer["error"]["param"]), (400, &json!("model")));
+    // JSON is JSON, whatever it is called, and vLLM takes it for sound as well.
+    let json = json!({"model": "assistant", "messages": []}).to_string();
+    for (path, content_type) in [("/v1/audio/transcriptions", JSON), ("/v1/chat/completions", "text/plain")] {
+        table.forward("POST", path, content_type, json.as_bytes());
+    }
+}
+
+#[test]
+fn what_counts_or_cuts_tokens_costs_none_and_is_held_for_none() {
+    let mut table = Table::set(Profile::Streamed);
+    let text = "word ".repeat(100);
+    for (path, body) in [
+        ("/tokenize", json!({"model": "metered", "prompt": text})),
+        ("/detokenize", json!({"model": "metered", "tokens": [1, 2, 3]})),
+        ("/v1/messages/count_tokens", json!({"model": "metered", "messages": [{"role": "user", "content": text}]})),
+    ] {
+        table.forward("POST", path, JSON, body.to_string().as_bytes());
+        table.answer_head("200", "application/json", "10.0.0.1:80");
+        table.answer_body(r#"{"count":5,"input_tokens":9,"usage":{"total_tokens":12}}"#, End::Last);
+        assert_eq!(table.charged(), [0], "{path}");
+        let usage = table.exchange.take_summary().unwrap().usage.map(|counted| *counted.usage());
+        assert_eq!(usage.map(|usage| usage.total), Some(0), "{path}");
+    }
+}
+
+#[test]
+fn a_rerank_costs_what_its_answer_says_and_else_the_query_once_for_each_document() {
+    let mut table = Table::set(Profile::Streamed);
+    let body = json!({"model": "metered", "query": "q".repeat(40), "documents": ["d".repeat(40), "e".repeat(40)]});
+    for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
+        table.forward("POST", path, JSON, body.to_string().as_bytes());
+        table.answer_head("200", "application/json", "10.0.0.1:80");
+        table.answer_body(r#"{"results":[]}"#, End::Last);
+        assert_eq!(table.charged(), [40], "four texts of ten tokens each, at {path}");
+    }
+}
+
+#[test]
+fn what_a_route_names_passes_with_any_body_and_without_one() {
+    let mut table = passing();
+    for (method, path, content_type, body) in [
+        ("GET", "/classify?x=1", "", &b""[..]),
+        ("POST", "/classify", "application/octet-stream", b"\x00\xff{{{"),
+        ("PUT", "/classify", JSON, b"{\"text\":[[[["),
+        ("POST", "/v1/custom/a/b", JSON, b"{\"model\":5}"),
+        ("POST", "/v1/custom/a/b", FORM, b"--x"),
+    ] {
+        let (mutations, bodies) = table.forward(method, path, content_type, body);
+        assert!(bodies.iter().all(|body| *body == Body::Unchanged), "{method} {path}");
+        assert_eq!(set(&mutations, headers::MODEL), Some("metered"), "the first that its route serves");
+        assert_eq!(set(&mutations, headers::CLUSTER), Some("default/pool"));
+        assert_eq!(set(&mutations, ":path"), None);
+        table.answer_head("200", "application/json", "10.0.0.1:80");
+        table.answer_body(r#"{"usage":{"total_tokens":99}}"#, End::Last);
+        assert_eq!(table.charged(), [0]);
+    }
+}
+
+#[test]
+fn a_model_in_a_body_that_passes_through_is_one_of_the_routes_that_name_the_path() {
+    let mut table = passing();
+    let send = |table: &mut Table, body: &str| table.send("POST", "/classify", JSON, body.as_bytes());
+    let action = send(&mut table, r#"{"model":"metered"}"#);
+    assert!(matches!(action, Action::Reserve(_)), "{action:?}");
+    // Another route serves it, which does not name the path.
+    let (status, _, answer) = refused(send(&mut table, r#"{"model":"assistant"}"#));
+    assert_eq!((status, &answer["error"]["code"]), (404, &json!("model_not_found")));
+    let (status, ..) = refused(send(&mut table, r#"{"model":"metered","model":"metered"}"#));
+    assert_eq!(status, 400);
+}
+
+#[test]
+fn one_model_is_described_where_the_list_has_it() {
+    let mut table = Table::set(Profile::Streamed);
+    let (status, _, model) = refused(table.send("GET", "/v1/models/assistant", "", b""));
+    assert_eq!((status, &model["id"], &model["object"]), (200, &json!("assistant"), &json!("model")));
+    for (name, shown) in [("nobody", "`nobody`"), ("assistant/", "`assistant/`"), ("no%22body", "`no\"body`")] {
+        let (status, _, answer) = refused(table.send("GET", &format!("/v1/models/{name}"), "", b""));
+        assert_eq!((status, &answer["error"]["code"]), (404, &json!("model_not_found")), "{name}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(shown), "{answer}");
+    }
+}
