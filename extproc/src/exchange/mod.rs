@@ -375,7 +375,11 @@ impl Exchange {
             Profile::Streamed => std::iter::once(Reply::RequestHeaders(mutations))
                 .chain(chunks.map(|body| Reply::RequestBody(Mutations::default(), body)))
                 .collect(),
-            Profile::Buffered => vec![Reply::RequestBody(mutations, chunks.next().unwrap_or(Body::Unchanged))],
+            Profile::Buffered => vec![match chunks.next() {
+                Some(body) => Reply::RequestBody(mutations, body),
+                // There is no body: the headers are what waits for an answer.
+                None => Reply::RequestHeaders(mutations),
+            }],
         };
         self.ticket = plan.pool.dispatch(&plan.placement, now);
         self.phase = Phase::Upstream(Box::new(plan));

@@ -1,6 +1,6 @@
 //! Operations besides chats, forms, and what a route passes through: with the Wasm filter and without it.
 
-use attache_tests::{Answer, Client, Stack};
+use attache_tests::{Answer, Client, Stack, until};
 use reqwest::Method;
 use serde_json::json;
 
@@ -287,12 +287,17 @@ async fn bodies_that_lie_about_themselves_are_refused_or_pass_as_they_are() {
     // More than was declared belongs to the next request; less is waited for, and then forgotten.
     let mut connection = Connection::open(&stack.gateway.envoy).await;
     let whole = post(chat, "authorization: Bearer sk-one\r\n", sound.as_bytes());
-    connection.send([&whole[..], b"more"].concat()).await;
+    connection.send([&whole[..], b"more\r\n\r\n"].concat()).await;
     assert_eq!(connection.read_answer().await.status, 200);
     assert_eq!(connection.read_answer().await.status, 400);
     let before = stack.models[0].requests_total();
     let mut connection = Connection::open(&stack.gateway.envoy).await;
     connection.send(&whole[..whole.len() - 1]).await;
+    until("the sidecar had seen it", async || {
+        stack.sidecar_metrics().await.unwrap().sum("attache_in_flight", &[]) == 1.0
+    })
+    .await
+    .unwrap();
     drop(connection);
     counted(&stack, "cancelled", 1).await;
     assert_eq!(stack.models[0].requests_total(), before);

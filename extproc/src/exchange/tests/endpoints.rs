@@ -140,6 +140,19 @@ fn what_a_route_names_passes_with_any_body_and_without_one() {
 }
 
 #[test]
+fn a_request_without_a_body_is_answered_at_its_headers_in_both_profiles() {
+    for profile in [Profile::Streamed, Profile::Buffered] {
+        let mut table = passing();
+        table.exchange = Exchange::new(Arc::clone(&table.config), table.memory.clone(), profile, 7, table.now);
+        let head = headers_of(&[(":method", "GET"), (":path", "/classify"), ("x-api-key", "secret")]);
+        let action = table.exchange.request_headers(head, End::Last, table.now).unwrap();
+        table.note(&action);
+        let (mutations, bodies) = released(table.admit());
+        assert_eq!((set(&mutations, headers::CLUSTER), bodies.len()), (Some("default/pool"), 0), "{profile:?}");
+    }
+}
+
+#[test]
 fn a_model_in_a_body_that_passes_through_is_one_of_the_routes_that_name_the_path() {
     let mut table = passing();
     let send = |table: &mut Table, body: &str| table.send("POST", "/classify", JSON, body.as_bytes());
