@@ -1,8 +1,8 @@
 //! An error as the caller sees it: status, kind, message, in the caller's dialect, always JSON and always escaped.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::operation::Dialect;
+use crate::operation::{Dialect, Operation};
 
 /// What went wrong, as the table of error cases lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -144,10 +144,7 @@ impl ApiError {
     /// The body, as JSON in the caller's dialect.
     pub fn body(&self, dialect: Dialect) -> String {
         match dialect {
-            Dialect::OpenAi => {
-                let (kind, code) = self.kind.openai();
-                json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
-            }
+            Dialect::OpenAi => json!({"error": self.openai()}),
             Dialect::Anthropic => {
                 json!({"type": "error", "error": {"type": self.kind.anthropic(), "message": self.message}})
             }
@@ -155,22 +152,43 @@ impl ApiError {
         .to_string()
     }
 
-    /// The last events of a stream that this error ends, in the caller's dialect: official clients raise it as they would a
-    /// response with its status.
-    pub fn events(&self, dialect: Dialect) -> String {
+    /// The last events of a stream of `operation`'s that this error ends after so many: official clients raise it as they would
+    /// a response with its status.
+    ///
+    /// That of the Responses API has its fields twice. At the root they are as the API's reference has them
+    /// (`ResponseErrorEvent`), and as clients of other languages read them; under `error` as OpenAI's servers send them, and
+    /// there alone openai-python looks (`Stream.__stream__`): without, it hands the event on and raises nothing. anthropic-python
+    /// raises on the event's name.
+    pub fn events(&self, operation: Operation, events_before: u64) -> String {
         // The JSON has no line end in it: such are escaped.
-        let body = self.body(dialect);
-        match dialect {
-            Dialect::OpenAi => format!("data: {body}\n\ndata: [DONE]\n\n"),
-            Dialect::Anthropic => format!("event: error\ndata: {body}\n\n"),
+        match (operation, operation.dialect()) {
+            (Operation::Responses, _) => {
+                let (_, code) = self.kind.openai();
+                let event = json!({
+                    "type": "error",
+                    "code": code,
+                    "message": self.message,
+                    "param": self.param,
+                    "sequence_number": events_before,
+                    "error": self.openai(),
+                });
+                format!("event: error\ndata: {event}\n\n")
+            }
+            (_, dialect @ Dialect::OpenAi) => format!("data: {}\n\ndata: [DONE]\n\n", self.body(dialect)),
+            (_, dialect @ Dialect::Anthropic) => format!("event: error\ndata: {}\n\n", self.body(dialect)),
         }
+    }
+
+    /// The error object of OpenAI's API.
+    fn openai(&self) -> Value {
+        let (kind, code) = self.kind.openai();
+        json!({"message": self.message, "type": kind, "param": self.param, "code": code})
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::Value;
 
     use super::*;
 
@@ -231,14 +249,20 @@ mod tests {
     fn an_error_that_ends_a_stream_is_an_event_of_one_line() {
         let error = ApiError::new(ErrorKind::RateLimited, "over\nthe limit");
         assert_eq!(
-            error.events(Dialect::OpenAi),
+            error.events(Operation::ChatCompletions, 5),
             "data: {\"error\":{\"message\":\"over\\nthe limit\",\"type\":\"tokens\",\"param\":null,\
              \"code\":\"rate_limit_exceeded\"}}\n\ndata: [DONE]\n\n"
         );
         assert_eq!(
-            error.events(Dialect::Anthropic),
+            error.events(Operation::Messages, 5),
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\
              \"message\":\"over\\nthe limit\"}}\n\n"
+        );
+        assert_eq!(
+            error.events(Operation::Responses, 5),
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"rate_limit_exceeded\",\"message\":\"over\\nthe limit\",\
+             \"param\":null,\"sequence_number\":5,\"error\":{\"message\":\"over\\nthe limit\",\"type\":\"tokens\",\
+             \"param\":null,\"code\":\"rate_limit_exceeded\"}}\n\n"
         );
     }
 

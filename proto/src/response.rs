@@ -4,14 +4,19 @@
 //! a broken answer passes through as it came.
 
 mod document;
+mod found;
+mod members;
 mod stream;
+mod tally;
 
 use bytes::Bytes;
 
 use self::document::Document;
+use self::members::Form;
 use self::stream::Stream;
+use self::tally::Tally;
 use crate::operation::Operation;
-use crate::usage::Usage;
+use crate::usage::{Told, Usage};
 
 /// How an answer's body is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,13 +79,15 @@ pub enum Output {
 /// What was found in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counted {
-    /// The usage; in a stream, the last one.
+    /// The usage; in a stream, the last one, or what Anthropic's events make together.
     pub usage: Option<Usage>,
+    /// What of the usage its server did not tell, so that it can be no more than a floor.
+    pub gap: Gap,
     /// How many events carried content (or reasoning, a refusal, tool calls): where no usage came, a floor for the output
     /// in tokens.
     pub content_events: u64,
-    /// The tokens of output that went on: by the usage, where events report it as they come; else one for each event with
-    /// content, or more where one obviously carries more.
+    /// The tokens of output that went on: by the usage, where events report it as they come; else one for each choice with
+    /// content in an event, or more where one obviously carries more.
     pub output_tokens: u64,
     /// How many events there were, `[DONE]` included.
     pub events: u64,
@@ -92,29 +99,38 @@ pub struct Counted {
     pub malformed: bool,
 }
 
+/// What a usage leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gap {
+    /// The input was not told, or with a figure that is none.
+    pub input: bool,
+    /// The output was not told; or it was told to be nothing, though there was content; or content came after the usage, as
+    /// when Anthropic's answer breaks off, whose first event has the input and a first token.
+    pub output: bool,
+}
+
 /// A scanner somewhere in the body of an answer.
 #[derive(Debug, Clone)]
 pub struct ResponseScanner {
     body: Body,
-    /// Without what the body's own scanner knows.
-    counted: Counted,
 }
 
 #[derive(Debug, Clone)]
 enum Body {
-    Json(Box<Document>),
+    Json { document: Box<Document>, form: Option<Form>, end: EndOfStream },
     EventStream(Box<Stream>),
 }
 
 impl ResponseScanner {
     /// A scanner at the start of an answer to `operation`.
     pub fn new(operation: Operation, format: BodyFormat, visibility: UsageVisibility) -> Self {
-        let document = Document::new(operation);
+        let form = Form::of(operation);
+        let document = Document::new(form);
         let body = match format {
-            BodyFormat::Json => Body::Json(Box::new(document)),
-            BodyFormat::EventStream => Body::EventStream(Box::new(Stream::new(document, visibility))),
+            BodyFormat::Json => Body::Json { document: Box::new(document), form, end: EndOfStream::More },
+            BodyFormat::EventStream => Body::EventStream(Box::new(Stream::new(document, Tally::new(form), visibility))),
         };
-        Self { body, counted: Counted::default() }
+        Self { body }
     }
 
     /// Lets no more than so many tokens of output go on. To be called before the first chunk, and again when more may.
@@ -123,7 +139,7 @@ impl ResponseScanner {
     /// the next one is withheld. The body of an answer that is no stream of events goes on whatever its length.
     pub fn allow(&mut self, output_tokens: u64) {
         match &mut self.body {
-            Body::Json(_) => {}
+            Body::Json { .. } => {}
             Body::EventStream(stream) => stream.allow(output_tokens),
         }
     }
@@ -131,30 +147,40 @@ impl ResponseScanner {
     /// Reads the next chunk of the body, after its content coding was undone, and says what the client gets in its place.
     pub fn feed(&mut self, chunk: &Bytes, end: EndOfStream) -> Output {
         match &mut self.body {
-            Body::Json(document) => {
+            Body::Json { document, end: seen, .. } => {
                 document.feed(chunk);
-                self.counted.malformed |= document.is_broken();
-                if end == EndOfStream::End {
-                    self.counted.malformed |= !document.is_complete();
-                }
+                *seen = end;
                 Output::Unchanged
             }
-            Body::EventStream(stream) => stream.feed(chunk, end, &mut self.counted),
+            Body::EventStream(stream) => stream.feed(chunk, end),
         }
     }
 
     /// [`Counted::output_tokens`] so far.
     pub fn output_tokens(&self) -> u64 {
-        self.counted.output_tokens
+        match &self.body {
+            Body::Json { .. } => 0,
+            Body::EventStream(stream) => stream.tally().output_tokens(),
+        }
     }
 
     /// What was found so far. It holds for a body that broke off as well.
     pub fn counted(&self) -> Counted {
-        let (usage, model) = match &self.body {
-            Body::Json(document) => (document.usage(), document.model()),
-            Body::EventStream(stream) => (self.counted.usage, stream.model()),
-        };
-        Counted { usage, model: model.map(str::to_owned), ..self.counted }
+        match &self.body {
+            Body::Json { document, form, end } => {
+                let account = document.account();
+                let told = account.map(|account| account.told);
+                let has_output = form.is_some_and(Form::has_output);
+                Counted {
+                    usage: account.map(|account| account.usage),
+                    gap: Gap { input: told == Some(Told::Output), output: told == Some(Told::Input) && has_output },
+                    model: document.model().map(str::to_owned),
+                    malformed: document.is_broken() || (*end == EndOfStream::End && !document.is_complete()),
+                    ..Counted::default()
+                }
+            }
+            Body::EventStream(stream) => stream.tally().counted(stream.model()),
+        }
     }
 }
 

@@ -204,7 +204,7 @@ impl Exchange {
     /// In the caller's stream the error comes as an event, since its status has long been sent. A little later the proxy is told
     /// to reset both sides, so that the upstream stops.
     fn cut(&mut self, error: &ApiError, now: Instant) -> Action {
-        let dialect = self.dialect();
+        let (operation, dialect) = (self.operation(), self.dialect());
         let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Action::Wait };
         let Answering { plan, answer, withheld } = *answering;
         let Some(Withheld { passed, end, .. }) = withheld else { return Action::Wait };
@@ -217,7 +217,7 @@ impl Exchange {
             let response = LocalResponse::error(error, dialect, "cut");
             self.phase = Phase::Cut { response, reset_at: now + LAST_WORDS };
         }
-        let body = joined(passed, error.events(dialect).as_bytes());
+        let body = joined(passed, error.events(operation, answer.events()).as_bytes());
         Action::Answer(Reply::ResponseBody(Body::Replaced(body), costs))
     }
 

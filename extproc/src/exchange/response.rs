@@ -1,7 +1,7 @@
 //! The answer as it streams by: which bytes the client must not see, and what it will have cost.
 
 use attache_proto::headers;
-use attache_proto::response::{BodyFormat, EndOfStream, Output, ResponseScanner, UsageVisibility};
+use attache_proto::response::{BodyFormat, EndOfStream, Gap, Output, ResponseScanner, UsageVisibility};
 use attache_proto::{Operation, Usage};
 use bytes::Bytes;
 
@@ -69,21 +69,25 @@ impl Answer {
         scanner.feed(chunk, end)
     }
 
-    /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, it is estimated: of a stream, by
-    /// the events that passed.
+    /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, or not all of it, that is
+    /// estimated: of a stream, by the events that passed.
     pub(super) fn counted(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
         if !served(self.status) {
             return None;
         }
         let counted = self.scanner.as_ref().map(ResponseScanner::counted);
-        if let Some(usage) = counted.as_ref().and_then(|counted| counted.usage) {
-            return Some(Counted::Reported(usage));
-        }
-        let output = match self.format {
-            Some(BodyFormat::EventStream) => counted.map_or(0, |counted| counted.output_tokens),
+        let output = match (&counted, self.format) {
+            (counted, Some(BodyFormat::EventStream)) => counted.as_ref().map_or(0, |counted| counted.output_tokens),
             _ => unreported.whole,
         };
-        Some(Counted::Estimated(estimated(estimate, output)))
+        let Some((usage, gap)) = counted.and_then(|counted| Some((counted.usage?, counted.gap))) else {
+            return Some(Counted::Estimated(estimated(estimate, output)));
+        };
+        if gap == Gap::default() {
+            return Some(Counted::Reported(usage));
+        }
+        let filled = |is_open: bool, with: u64| if is_open { with } else { 0 };
+        Some(Counted::Estimated(usage.at_least(filled(gap.input, estimate.input), filled(gap.output, output))))
     }
 
     /// How many tokens of output have gone on, as far as that can be seen. None of an answer that is not a stream of events.
@@ -92,6 +96,11 @@ impl Answer {
             (Some(scanner), Some(BodyFormat::EventStream)) => scanner.output_tokens(),
             _ => 0,
         }
+    }
+
+    /// How many events of any kind have gone on, if it is a stream of events.
+    pub(super) fn events(&self) -> u64 {
+        self.scanner.as_ref().map_or(0, |scanner| scanner.counted().events)
     }
 
     /// How many events with content it had, if it is a stream of events.

@@ -6,105 +6,52 @@
 
 use memchr::memchr2;
 
+use super::found::{Choices, Found, Kind, Presence, Substance, UsageObject};
+use super::members::{Content, Form, Member, Place, Rank};
 use crate::json::{Container, Nesting, unescape};
-use crate::operation::Operation;
-use crate::usage::Usage;
+use crate::usage::{Account, Figure, Figures};
 
-/// How many bytes of a key or value are kept. Usage objects have some 100 to 500; a longer value is no usage and no model.
+/// How many bytes of a key or value are kept. What is longer is none of ours.
 const MAX_KEPT_BYTES: usize = 4096;
 
-/// The members of a choice's `delta` that are output, besides `audio`.
-const DELTA_CONTENT: [&[u8]; 6] =
-    [b"content", b"reasoning_content", b"reasoning", b"refusal", b"tool_calls", b"function_call"];
+/// How deep the places lie that we are after: a delta is in a choice, in the choices, in the root.
+const MAX_PLACES: usize = 4;
 
-/// The members of the `delta` of Anthropic's `content_block_delta` that are output.
-const BLOCK_CONTENT: [&[u8]; 3] = [b"text", b"thinking", b"partial_json"];
+/// The one kind of event of the Responses API whose `delta` is no text.
+const SOUND: &[u8] = b"response.audio.delta";
 
 /// A JSON object that is being read: an answer, or one event of it.
 #[derive(Debug, Clone)]
 pub(super) struct Document {
-    operation: Operation,
+    /// `None` where nothing is to be found.
+    form: Option<Form>,
     state: State,
     nesting: Nesting,
+    /// The places that we are inside of, each in the one before. The innermost is where we are if it is as deep as we are.
+    places: [Place; MAX_PLACES],
+    place_count: usize,
     /// The member whose value is awaited, if we are after it.
     member: Option<Member>,
     kept: Kept,
     buffer: Vec<u8>,
-    /// Whether we are inside of `choices`.
-    in_choices: bool,
-    /// Whether we are inside of a choice's `delta`.
-    in_delta: bool,
-    /// What object of the root's we are inside of, if it is one with members that we are after.
-    inside: Option<Inside>,
     /// The byte which, if it comes next, says that the content just begun is empty.
     empty_if: Option<u8>,
     /// What the content that is being read is, and the depth at which it ends.
     reading: Option<(Weight, usize)>,
-    /// What earlier events of Anthropic's said: the first has the input, the last the output.
-    usage_before: Option<Usage>,
+    /// What the account says that is being read.
+    rank: Rank,
+    reports: [Report; 3],
     /// The first `model`: all events of a stream name the same, so it outlives a restart.
     model: Option<String>,
     found: Found,
 }
 
-/// What a document said.
+/// One of a document's accounts.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Found {
-    pub(super) usage: Option<Usage>,
-    pub(super) usage_object: UsageObject,
-    pub(super) choices: Choices,
-    /// Whether a choice has content.
-    pub(super) content: Content,
-    /// How long the content is that is text, in bytes.
-    text_bytes: u64,
-    /// What of that escapes have too much.
-    escaped_bytes: u64,
-    /// How long the content is that is JSON.
-    json_bytes: u64,
-}
-
-/// Content of at most so many bytes is taken for one token, as most servers send one with each event. Of the words in common
-/// vocabularies hardly any is longer.
-const ONE_TOKEN_TEXT_BYTES: u64 = 16;
-
-/// The same for tool calls, which come with their names and ids.
-const ONE_TOKEN_JSON_BYTES: u64 = 256;
-
-/// Of what is obviously more than one token.
-const BYTES_PER_TOKEN: u64 = 4;
-
-impl Found {
-    /// How many tokens of output an event has that says this, as far as that can be seen.
-    pub(super) fn tokens(&self) -> u64 {
-        if self.choices != Choices::Some || self.content != Content::Present {
-            return 0;
-        }
-        let tokens = |bytes: u64, one: u64| if bytes > one { bytes.div_ceil(BYTES_PER_TOKEN) } else { 0 };
-        let text_bytes = self.text_bytes.saturating_sub(self.escaped_bytes);
-        tokens(text_bytes, ONE_TOKEN_TEXT_BYTES).saturating_add(tokens(self.json_bytes, ONE_TOKEN_JSON_BYTES)).max(1)
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum UsageObject {
-    #[default]
-    Absent,
-    Present,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Choices {
-    #[default]
-    Absent,
-    Empty,
-    Some,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Content {
-    #[default]
-    Absent,
-    Present,
+struct Report {
+    figures: Figures,
+    /// Whether its object is complete. Of one that breaks off a count may be missing, or have lost its last digits.
+    is_complete: bool,
 }
 
 /// What may come next.
@@ -133,33 +80,12 @@ enum Role {
     Value,
 }
 
-/// The members that we are after.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Member {
-    Usage,
-    Model,
-    Choices,
-    Delta,
-    Inside(Inside),
-    Content,
-    Audio,
-}
-
-/// The objects of the root's that we are after, in events of the Responses API and of Anthropic's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inside {
-    /// `response`, `message`: the answer itself.
-    Answer,
-    /// `delta`
-    Delta,
-}
-
 /// How the length of a content speaks of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
     Text,
     Json,
-    /// Not at all: sound in base64.
+    /// Not at all.
     None,
 }
 
@@ -168,25 +94,26 @@ enum Weight {
 enum Kept {
     Nothing,
     Key,
-    Usage,
+    Figure(Figure),
     Model,
+    Kind,
 }
 
 impl Document {
-    pub(super) fn new(operation: Operation) -> Self {
+    pub(super) fn new(form: Option<Form>) -> Self {
         Self {
-            operation,
+            form,
             state: State::Value,
             nesting: Nesting::default(),
+            places: [Place::Root; MAX_PLACES],
+            place_count: 0,
             member: None,
             kept: Kept::Nothing,
             buffer: Vec::new(),
-            in_choices: false,
-            in_delta: false,
-            inside: None,
-            usage_before: None,
             empty_if: None,
             reading: None,
+            rank: Rank::First,
+            reports: [Report::default(); 3],
             model: None,
             found: Found::default(),
         }
@@ -194,12 +121,19 @@ impl Document {
 
     /// Starts over with the next event, and tells what the last one said.
     pub(super) fn restart(&mut self) -> Found {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let model = self.model.take();
-        let usage_before = self.found.usage.or(self.usage_before).filter(|_| self.operation == Operation::Messages);
-        let read = std::mem::replace(self, Self { buffer, model, usage_before, ..Self::new(self.operation) });
-        read.found
+        let mut found = std::mem::take(&mut self.found);
+        found.account = self.account();
+        self.state = State::Value;
+        self.nesting = Nesting::default();
+        self.place_count = 0;
+        self.member = None;
+        self.kept = Kept::Nothing;
+        self.empty_if = None;
+        self.reading = None;
+        for report in &mut self.reports {
+            report.clear();
+        }
+        found
     }
 
     /// Reads the next bytes. Once the document is broken they are ignored.
@@ -241,15 +175,18 @@ impl Document {
                     tail
                 }
             };
-            let read = (before - rest.len()) as u64;
-            match reading {
-                Some((Weight::Text, _)) => {
-                    self.found.text_bytes += read;
-                    // `\u4f60` stands for three bytes.
-                    self.found.escaped_bytes += if is_escape && byte == b'u' { 3 } else { 0 };
+            if let Some((weight, _)) = reading {
+                let read = (before - rest.len()) as u64;
+                let part = self.found.part();
+                match weight {
+                    Weight::Text => {
+                        part.text_bytes += read;
+                        // `\u4f60` stands for three bytes.
+                        part.escaped_bytes += if is_escape && byte == b'u' { 3 } else { 0 };
+                    }
+                    Weight::Json => part.json_bytes += read,
+                    Weight::None => {}
                 }
-                Some((Weight::Json, _)) => self.found.json_bytes += read,
-                Some((Weight::None, _)) | None => {}
             }
         }
     }
@@ -262,8 +199,9 @@ impl Document {
         self.state == State::Broken
     }
 
-    pub(super) fn usage(&self) -> Option<Usage> {
-        self.found.usage
+    /// What the document says was used: by the first of its accounts that is one.
+    pub(super) fn account(&self) -> Option<Account> {
+        self.reports.iter().filter(|report| report.is_complete).find_map(|report| report.figures.account())
     }
 
     pub(super) fn model(&self) -> Option<&str> {
@@ -278,20 +216,13 @@ impl Document {
         self.decide_content(byte);
         match (byte, self.state) {
             (b'"', State::Key | State::KeyOrClose) => {
-                if self.is_at_known_object() {
-                    self.buffer.clear();
-                    self.kept = Kept::Key;
-                } else {
-                    self.keep(b"\"");
+                if self.place().is_some() {
+                    self.begin_kept(Kept::Key);
                 }
                 self.state = State::String(Role::Key);
             }
-            (b':', State::Colon) => {
-                self.keep(b":");
-                self.state = State::Value;
-            }
+            (b':', State::Colon) => self.state = State::Value,
             (b',', State::CommaOrClose) => {
-                self.keep(b",");
                 self.state = match self.nesting.innermost() {
                     Container::Object => State::Key,
                     Container::Array => State::Value,
@@ -305,41 +236,19 @@ impl Document {
     }
 
     fn begin_value(&mut self, byte: u8) {
-        if self.in_choices && self.nesting.depth() == 2 {
-            self.found.choices = Choices::Some;
-        }
-        match (self.member.take(), byte) {
-            (None, _) => {}
-            (Some(Member::Usage), _) => {
-                self.buffer.clear();
-                self.kept = Kept::Usage;
-                self.found.usage = None;
-                self.found.usage_object = if byte == b'{' { UsageObject::Present } else { UsageObject::Absent };
+        let entered = match self.member.take() {
+            Some(member) => self.begin_member(member, byte),
+            None if self.nesting.depth() == 0 => Some(Place::Root),
+            None if self.place() == Some(Place::Choices) => {
+                self.found.choices = Choices::Some;
+                Some(Place::Choice)
             }
-            (Some(Member::Model), b'"') if self.model.is_none() => {
-                self.buffer.clear();
-                self.kept = Kept::Model;
-            }
-            (Some(Member::Choices), b'[') => {
-                self.in_choices = true;
-                self.found.choices = Choices::Empty;
-            }
-            (Some(Member::Choices), _) => self.found.choices = Choices::Absent,
-            (Some(Member::Delta), b'{') => self.in_delta = true,
-            (Some(Member::Inside(inside)), b'{') => self.inside = Some(inside),
-            (Some(Member::Content), b'"') => self.begin_content(b'"', Weight::Text),
-            (Some(Member::Content), b'[') => self.begin_content(b']', Weight::Json),
-            (Some(Member::Content), b'{') => self.begin_content(b'}', Weight::Json),
-            (Some(Member::Audio), b'{') => self.begin_content(b'}', Weight::None),
-            (Some(Member::Model | Member::Delta | Member::Inside(_) | Member::Content | Member::Audio), _) => {}
-        }
+            None => None,
+        };
         match byte {
-            b'{' => self.open(Container::Object),
-            b'[' => self.open(Container::Array),
-            b'"' if self.nesting.depth() > 0 => {
-                self.keep(b"\"");
-                self.state = State::String(Role::Value);
-            }
+            b'{' => self.open(Container::Object, entered),
+            b'[' => self.open(Container::Array, entered),
+            b'"' if self.nesting.depth() > 0 => self.state = State::String(Role::Value),
             b'-' | b'0'..=b'9' | b't' | b'f' | b'n' if self.nesting.depth() > 0 => {
                 self.keep(&[byte]);
                 self.state = State::Scalar;
@@ -348,45 +257,87 @@ impl Document {
         }
     }
 
-    fn begin_content(&mut self, empty_if: u8, weight: Weight) {
-        if self.operation == Operation::Responses || self.operation == Operation::Messages {
-            // Their events have one choice, which they do not name.
-            self.found.choices = Choices::Some;
+    /// The value of a member that we are after begins; returns what place it is, if it is one.
+    fn begin_member(&mut self, member: Member, byte: u8) -> Option<Place> {
+        match (member, byte) {
+            (Member::Object(place), b'{') => return Some(place),
+            (Member::Account(place, rank), _) => {
+                // The last one of that name holds, even if it is null.
+                if let Some(report) = self.reports.get_mut(rank as usize) {
+                    report.clear();
+                }
+                self.rank = rank;
+                if rank == Rank::First {
+                    self.found.usage_object = if byte == b'{' { UsageObject::Present } else { UsageObject::Absent };
+                }
+                return (byte == b'{').then_some(place);
+            }
+            (Member::Choices, b'[') => {
+                self.found.choices = Choices::Empty;
+                return Some(Place::Choices);
+            }
+            (Member::Choices, _) => self.found.choices = Choices::Absent,
+            (Member::Figure(figure), b'-' | b'0'..=b'9') => self.begin_kept(Kept::Figure(figure)),
+            (Member::Model, b'"') if self.model.is_none() => self.begin_kept(Kept::Model),
+            (Member::Kind, b'"') => self.begin_kept(Kept::Kind),
+            (Member::Content(Content::Any | Content::Text), b'"') => self.begin_content(b'"', Weight::Text),
+            (Member::Content(Content::Any), b'[') => self.begin_content(b']', Weight::Json),
+            (Member::Content(Content::Any), b'{') => self.begin_content(b'}', Weight::Json),
+            (Member::Content(Content::OpaqueText), b'"') => self.begin_content(b'"', Weight::None),
+            (Member::Content(Content::OpaqueObject), b'{') => self.begin_content(b'}', Weight::None),
+            (Member::Substance, b'{' | b'[' | b'"') => self.found.substance = Substance::Some,
+            _ => {}
         }
+        None
+    }
+
+    fn begin_content(&mut self, empty_if: u8, weight: Weight) {
         self.empty_if = Some(empty_if);
         self.reading = Some((weight, self.nesting.depth()));
     }
 
-    fn open(&mut self, container: Container) {
-        let (byte, state) = match container {
-            Container::Object => (b'{', State::KeyOrClose),
-            Container::Array => (b'[', State::ValueOrClose),
-        };
-        self.keep(&[byte]);
+    fn open(&mut self, container: Container, entered: Option<Place>) {
         let is_root_array = self.nesting.depth() == 0 && container == Container::Array;
-        self.state = match self.nesting.open(container) {
-            Ok(()) if !is_root_array => state,
-            _ => State::Broken,
+        if self.nesting.open(container).is_err() || is_root_array {
+            self.state = State::Broken;
+            return;
+        }
+        self.state = match container {
+            Container::Object => State::KeyOrClose,
+            Container::Array => State::ValueOrClose,
         };
+        // An array among the choices is none of them.
+        let is_place = entered.filter(|place| (*place == Place::Choices) == (container == Container::Array));
+        if let Some(place) = is_place
+            && let Some(slot) = self.places.get_mut(self.place_count)
+        {
+            *slot = place;
+            self.place_count += 1;
+        }
     }
 
     fn close(&mut self, container: Container) {
+        let place = self.place();
         if !self.nesting.close(container) {
             self.state = State::Broken;
             return;
         }
-        self.keep(match container {
-            Container::Object => b"}",
-            Container::Array => b"]",
-        });
-        match self.nesting.depth() {
-            0 => self.state = State::Complete,
-            depth => {
-                self.in_choices &= depth > 1;
-                self.in_delta &= depth > 3;
-                self.inside = self.inside.filter(|_| depth > 1);
-                self.end_value();
+        if let Some(place) = place {
+            self.place_count -= 1;
+            match place {
+                Place::Choice => self.found.end_part(),
+                Place::Usage | Place::Timings => {
+                    if let Some(report) = self.reports.get_mut(self.rank as usize) {
+                        report.is_complete = true;
+                    }
+                }
+                _ => {}
             }
+        }
+        if self.nesting.depth() == 0 {
+            self.state = State::Complete;
+        } else {
+            self.end_value();
         }
     }
 
@@ -398,74 +349,44 @@ impl Document {
                 if self.kept == Kept::Key {
                     self.kept = Kept::Nothing;
                     let key = self.buffer.strip_suffix(b"\"").unwrap_or_default();
-                    self.member = self.known_member(&unescape(key));
+                    self.member = match (self.place(), self.form) {
+                        (Some(place), Some(form)) => place.member(form, &unescape(key)),
+                        _ => None,
+                    };
                 }
             }
         }
     }
 
-    /// A value has ended; what was kept of it is read if it is a whole member of the root.
+    /// A value has ended; what was kept of it is read.
     fn end_value(&mut self) {
         self.state = State::CommaOrClose;
         if self.reading.is_some_and(|(_, depth)| depth == self.nesting.depth()) {
             self.reading = None;
-        }
-        let is_whole = match self.inside {
-            Some(_) => self.nesting.depth() == 2,
-            None => self.nesting.depth() == 1,
-        };
-        if self.kept == Kept::Nothing || !is_whole {
-            return;
         }
         let kept = std::mem::replace(&mut self.kept, Kept::Nothing);
         if self.buffer.len() >= MAX_KEPT_BYTES {
             return;
         }
         match kept {
-            Kept::Usage => {
-                let usage = Usage::from_json(&self.buffer);
-                self.found.usage = usage.map(|usage| self.usage_before.map_or(usage, |before| before.updated(&usage)));
+            Kept::Figure(figure) => {
+                if let Some(report) = self.reports.get_mut(self.rank as usize) {
+                    report.figures.read(figure, &self.buffer);
+                }
             }
             Kept::Model => {
-                let text = self.buffer.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
-                let text = unescape(text.unwrap_or_default());
+                let text = unescape(self.buffer.strip_suffix(b"\"").unwrap_or_default());
                 self.model = Some(String::from_utf8_lossy(&text).into_owned());
             }
-            Kept::Nothing | Kept::Key => {}
+            Kept::Kind if self.buffer.strip_suffix(b"\"") == Some(SOUND) => self.found.kind = Kind::Sound,
+            Kept::Kind | Kept::Nothing | Kept::Key => {}
         }
     }
 
-    /// Whether the innermost object is one of those with members that we are after.
-    fn is_at_known_object(&self) -> bool {
-        match self.nesting.depth() {
-            1 => true,
-            2 => self.inside.is_some(),
-            3 => self.in_choices,
-            4 => self.in_delta,
-            _ => false,
-        }
-    }
-
-    fn known_member(&self, key: &[u8]) -> Option<Member> {
-        match (self.nesting.depth(), self.operation, key) {
-            (2, _, b"usage") if self.inside == Some(Inside::Answer) => Some(Member::Usage),
-            (2, _, b"model") if self.inside == Some(Inside::Answer) => Some(Member::Model),
-            (2, _, key) if self.inside == Some(Inside::Delta) && BLOCK_CONTENT.contains(&key) => Some(Member::Content),
-            (1, Operation::Responses, b"response") | (1, Operation::Messages, b"message") => {
-                Some(Member::Inside(Inside::Answer))
-            }
-            (1, Operation::Messages, b"delta") => Some(Member::Inside(Inside::Delta)),
-            // The text itself, in the events that bring it.
-            (1, Operation::Responses, b"delta") => Some(Member::Content),
-            (1, _, b"usage") => Some(Member::Usage),
-            (1, _, b"model") => Some(Member::Model),
-            (1, _, b"choices") => Some(Member::Choices),
-            (3, Operation::ChatCompletions, b"delta") => Some(Member::Delta),
-            (3, Operation::Completions, b"text") => Some(Member::Content),
-            (4, _, b"audio") => Some(Member::Audio),
-            (4, _, key) if DELTA_CONTENT.contains(&key) => Some(Member::Content),
-            _ => None,
-        }
+    /// The place that we are in, if the innermost object or array is one.
+    fn place(&self) -> Option<Place> {
+        let innermost = self.place_count.checked_sub(1)?;
+        self.places.get(innermost).copied().filter(|_| self.nesting.depth() == self.place_count)
     }
 
     /// The first byte after the start of content says whether it is empty.
@@ -473,8 +394,13 @@ impl Document {
         if let Some(empty_if) = self.empty_if.take()
             && byte != empty_if
         {
-            self.found.content = Content::Present;
+            self.found.part().content = Presence::Present;
         }
+    }
+
+    fn begin_kept(&mut self, kept: Kept) {
+        self.buffer.clear();
+        self.kept = kept;
     }
 
     fn keep(&mut self, read: &[u8]) {
@@ -482,5 +408,12 @@ impl Document {
             let room = MAX_KEPT_BYTES - self.buffer.len();
             self.buffer.extend_from_slice(read.get(..room).unwrap_or(read));
         }
+    }
+}
+
+impl Report {
+    fn clear(&mut self) {
+        self.figures.clear();
+        self.is_complete = false;
     }
 }

@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use super::document::{Choices, Document, Found, UsageObject};
-use super::{Counted, EndOfStream, Output, UsageVisibility};
+use super::document::Document;
+use super::found::{Choices, Found, Substance, UsageObject};
+use super::tally::Tally;
+use super::{EndOfStream, Output, UsageVisibility};
 use crate::sse::{EventScanner, Piece};
 
 /// The longest event that can be the one that is taken out, and so the most that is held back, in bytes. That event has
@@ -22,6 +24,7 @@ pub(super) struct Stream {
     withheld: Option<Read>,
     scanner: EventScanner,
     document: Document,
+    tally: Tally,
     data: DataHead,
     event: Event,
     /// The event's bytes in earlier chunks, which the client does not have yet.
@@ -32,11 +35,11 @@ pub(super) struct Stream {
 
 /// What an event said.
 #[derive(Debug, Clone, Copy)]
-struct Read {
-    found: Found,
-    is_complete: bool,
-    is_done: bool,
-    is_blank: bool,
+pub(super) struct Read {
+    pub(super) found: Found,
+    pub(super) is_complete: bool,
+    pub(super) is_done: bool,
+    pub(super) is_blank: bool,
 }
 
 /// What has become of the event that is being read.
@@ -51,13 +54,14 @@ enum Event {
 }
 
 impl Stream {
-    pub(super) fn new(document: Document, visibility: UsageVisibility) -> Self {
+    pub(super) fn new(document: Document, tally: Tally, visibility: UsageVisibility) -> Self {
         Self {
             visibility,
             allowance: None,
             withheld: None,
             scanner: EventScanner::new(),
             document,
+            tally,
             data: DataHead::default(),
             event: Event::None,
             held: BytesMut::new(),
@@ -69,14 +73,14 @@ impl Stream {
         self.allowance = Some(output_tokens);
     }
 
-    pub(super) fn feed(&mut self, chunk: &Bytes, end: EndOfStream, counted: &mut Counted) -> Output {
+    pub(super) fn feed(&mut self, chunk: &Bytes, end: EndOfStream) -> Output {
         let mut outlet = Outlet { chunk, before: BytesMut::new(), removed: Vec::new() };
         if let Some(read) = self.withheld {
-            if self.is_too_much(&read, counted) {
+            if self.is_too_much(&read) {
                 return outlet.into_withheld(0, 0);
             }
             self.withheld = None;
-            read.count(counted);
+            self.tally.count(&read);
             self.let_go(&mut outlet);
         }
         if !chunk.is_empty() && std::mem::take(&mut self.removed_carriage_return) && chunk.starts_with(b"\n") {
@@ -95,11 +99,11 @@ impl Stream {
                 Piece::Dispatch => {
                     let read = self.read();
                     if let Event::Here(begin) = self.event
-                        && self.is_too_much(&read, counted)
+                        && self.is_too_much(&read)
                     {
                         return self.withhold(read, outlet, begin, at);
                     }
-                    read.count(counted);
+                    self.tally.count(&read);
                     match self.event {
                         Event::Here(begin) if read.is_usage() && self.may_remove(chunk, begin, at) => {
                             self.held.clear();
@@ -116,14 +120,18 @@ impl Stream {
             // The standard drops an event that breaks off, but its tokens were spent, and not every client drops it.
             let read = self.read();
             if let Event::Here(begin) = self.event
-                && self.is_too_much(&read, counted)
+                && self.is_too_much(&read)
             {
                 return self.withhold(read, outlet, begin, chunk.len());
             }
-            read.count_broken_off(counted);
+            self.tally.count_broken_off(&read);
         }
         let kept_to = self.end_chunk(&mut outlet, end);
         outlet.into_output(kept_to)
+    }
+
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     pub(super) fn model(&self) -> Option<&str> {
@@ -139,8 +147,8 @@ impl Stream {
     }
 
     /// Whether the event would be more output than may go on.
-    fn is_too_much(&self, read: &Read, counted: &Counted) -> bool {
-        read.found.tokens() > 0 && self.allowance.is_some_and(|allowance| counted.output_after(&read.found) > allowance)
+    fn is_too_much(&self, read: &Read) -> bool {
+        self.allowance.is_some_and(|allowance| read.has_content() && self.tally.output_after(&read.found) > allowance)
     }
 
     /// Holds the event's bytes, which end at `end`, and stops behind it.
@@ -193,47 +201,16 @@ impl Stream {
 }
 
 impl Read {
-    /// Whether it is the event that carries the usage and nothing else.
+    /// Whether it is the event that carries the usage and nothing else that a client would miss.
     fn is_usage(&self) -> bool {
-        self.is_complete && self.found.choices == Choices::Empty && self.found.usage_object == UsageObject::Present
+        self.is_complete
+            && self.found.choices == Choices::Empty
+            && self.found.usage_object == UsageObject::Present
+            && self.found.substance == Substance::None
     }
 
-    fn count_broken_off(self, counted: &mut Counted) {
-        if self.is_complete || self.is_done {
-            return self.count(counted);
-        }
-        counted.malformed = true;
-        counted.usage = self.found.usage.or(counted.usage);
-    }
-
-    fn count(self, counted: &mut Counted) {
-        counted.events += 1;
-        if self.is_done {
-            counted.done = true;
-            return;
-        }
-        counted.malformed |= !self.is_complete && !self.is_blank;
-        counted.add(&self.found);
-    }
-}
-
-impl Counted {
-    fn add(&mut self, found: &Found) {
-        self.output_tokens = self.output_after(found);
-        self.usage = found.usage.or(self.usage);
-        if found.tokens() > 0 {
-            self.content_events += 1;
-        }
-    }
-
-    /// How many tokens of output there will be with an event that says this.
-    fn output_after(&self, found: &Found) -> u64 {
-        let events = self.content_events + u64::from(found.tokens() > 0);
-        match found.usage {
-            // Some servers report zeros until the end.
-            Some(usage) => usage.output.max(events),
-            None => self.output_tokens.saturating_add(found.tokens()),
-        }
+    fn has_content(&self) -> bool {
+        self.found.tokens() > 0
     }
 }
 

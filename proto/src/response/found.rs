@@ -1,0 +1,112 @@
+//! What one document of an answer said, and how many tokens of output that is.
+
+use crate::usage::Account;
+
+/// Content of at most so many bytes is taken for one token, as most servers send one with each event. Of the words in common
+/// vocabularies hardly any is longer.
+const ONE_TOKEN_TEXT_BYTES: u64 = 16;
+
+/// The same for tool calls, which come with their names and ids.
+const ONE_TOKEN_JSON_BYTES: u64 = 256;
+
+/// Of what is obviously more than one token.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// What a document said.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Found {
+    pub(super) account: Option<Account>,
+    pub(super) usage_object: UsageObject,
+    pub(super) choices: Choices,
+    /// Whether there is something in it that a client cannot do without, besides choices.
+    pub(super) substance: Substance,
+    /// Tokens of the choices that are complete.
+    tokens: u64,
+    /// Of the one that is not, or of an event without choices.
+    part: Part,
+    /// Whether the content's length says nothing of its tokens.
+    pub(super) kind: Kind,
+}
+
+/// The content of one choice.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Part {
+    pub(super) content: Presence,
+    /// How long the content is that is text, in bytes.
+    pub(super) text_bytes: u64,
+    /// What of that escapes have too much.
+    pub(super) escaped_bytes: u64,
+    /// How long the content is that is JSON.
+    pub(super) json_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum UsageObject {
+    #[default]
+    Absent,
+    Present,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Choices {
+    #[default]
+    Absent,
+    Empty,
+    Some,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Presence {
+    #[default]
+    Absent,
+    Present,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Substance {
+    #[default]
+    None,
+    Some,
+}
+
+/// What an event of the Responses API brings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    #[default]
+    Text,
+    /// Sound in base64.
+    Sound,
+}
+
+impl Found {
+    pub(super) fn part(&mut self) -> &mut Part {
+        &mut self.part
+    }
+
+    /// A choice is complete.
+    pub(super) fn end_part(&mut self) {
+        self.tokens = self.tokens();
+        self.part = Part::default();
+    }
+
+    /// How many tokens of output an event has that says this, as far as that can be seen: for each choice with content one, or
+    /// more where there is obviously more than one.
+    pub(super) fn tokens(&self) -> u64 {
+        let part = match self.kind {
+            Kind::Text => self.part.tokens(),
+            Kind::Sound => self.part.tokens().min(1),
+        };
+        self.tokens.saturating_add(part)
+    }
+}
+
+impl Part {
+    fn tokens(&self) -> u64 {
+        if self.content == Presence::Absent {
+            return 0;
+        }
+        let tokens = |bytes: u64, one: u64| if bytes > one { bytes.div_ceil(BYTES_PER_TOKEN) } else { 0 };
+        let text_bytes = self.text_bytes.saturating_sub(self.escaped_bytes);
+        tokens(text_bytes, ONE_TOKEN_TEXT_BYTES).saturating_add(tokens(self.json_bytes, ONE_TOKEN_JSON_BYTES)).max(1)
+    }
+}
