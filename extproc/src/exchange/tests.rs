@@ -3,6 +3,7 @@
 mod endpoints;
 mod failing;
 mod growth;
+mod unfinished;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

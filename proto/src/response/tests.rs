@@ -297,3 +297,105 @@ fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
     places.sort_unstable();
     places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
+
+#[test]
+fn a_usage_event_with_something_that_its_client_would_miss_stays() {
+    let usage = r#""choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}"#;
+    for (more, stays) in [
+        (r#""error":{"message":"no","code":429}"#, true),
+        (r#""error":"no""#, true),
+        (r#""prompt_filter_results":[{"prompt_index":0}]"#, true),
+        (r#""error":null"#, false),
+        (r#""timings":{"predicted_n":3}"#, false),
+        (r#""x_groq":{"id":"r"},"service_tier":"default","obfuscation":"x","system_fingerprint":null"#, false),
+        (r#""metadata":{"weight_version":"default"}"#, false),
+    ] {
+        for event in [format!("{{{usage},{more}}}"), format!("{{{more},{usage}}}")] {
+            let text = format!("data: {event}\n\n");
+            for at in 0..=text.len() {
+                let (left, right) = text.as_bytes().split_at(at);
+                let (sent, counted) = stream([left, right], UsageVisibility::Remove);
+                assert_eq!(String::from_utf8(sent).unwrap(), if stays { text.as_str() } else { "" }, "{event}");
+                assert_eq!(counted.usage, Some(counted_usage()));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_usage_event_of_legacy_completions_is_taken_out_as_well() {
+    let content = "data: {\"choices\":[{\"text\":\"a\"}],\"usage\":null}\n\n";
+    let text =
+        format!("{content}data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":7,\"completion_tokens\":3}}}}\n\n");
+    for at in 0..=text.len() {
+        let mut scanner =
+            ResponseScanner::new(Operation::Completions, BodyFormat::EventStream, UsageVisibility::Remove);
+        let mut sent = Vec::new();
+        for part in [&text[..at], &text[at..]] {
+            match scanner.feed(&Bytes::copy_from_slice(part.as_bytes()), EndOfStream::More) {
+                Output::Unchanged => sent.extend_from_slice(part.as_bytes()),
+                Output::Replaced(bytes) => sent.extend_from_slice(&bytes),
+                Output::Withheld { .. } => panic!("nothing bounds it"),
+            }
+        }
+        assert_eq!(String::from_utf8(sent).unwrap(), content, "cut at {at}");
+        assert_eq!(scanner.counted().usage, Some(counted_usage()));
+    }
+}
+
+#[test]
+fn of_answers_that_are_no_json_what_is_certain_counts() {
+    let usage = r#""usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}"#;
+    let nested = |depth: usize| format!(r#"{{"a":{}{},{usage}}}"#, "[".repeat(depth), "]".repeat(depth));
+    for (text, is_found, malformed) in [
+        (format!("{{{usage}}}"), true, false),
+        (format!("{{{usage}}}{{{}}}", usage.replace('7', "9")), true, true),
+        (format!("{{{usage}}}\n{{}}"), true, true),
+        (format!(r#"{{"a":"\ud800","b":"\udc00\ud800x",{usage}}}"#), true, false),
+        (format!("{{\"a\":\"\0\u{1}\",{usage}}}"), true, false),
+        (format!("{{\"a\\u0000\":1,{usage}}}"), true, false),
+        (format!("\0{{{usage}}}"), false, true),
+        (nested(127), true, false),
+        (nested(128), false, true),
+        (nested(100_000), false, true),
+        (format!("{{{usage}"), true, true),
+        (format!("{{{}", &usage[..usage.len() - 1]), false, true),
+        (format!("{{{}", &usage[..usage.len() - 2]), false, true),
+        (format!("[{{{usage}}}]"), false, true),
+        (format!(r#"{{"n":{},{usage}}}"#, "9".repeat(1 << 20)), true, false),
+        (format!(r#"{{"{}":1,{usage}}}"#, "k".repeat(1 << 20)), true, false),
+    ] {
+        for size in [1 << 14, 7] {
+            let counted = json_answer(Operation::ChatCompletions, text.as_bytes().chunks(size));
+            let expected = is_found.then(counted_usage);
+            assert_eq!((counted.usage, counted.malformed), (expected, malformed), "{:.80}", text);
+        }
+    }
+}
+
+#[test]
+fn an_event_of_64_mb_passes_as_it_comes_and_is_counted() {
+    let filler = Bytes::from(vec![b'x'; 1 << 20]);
+    let start = format!("{CONTENT}\n\ndata: {{\"choices\":[],\"filler\":\"");
+    let end = r#"","usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}"#;
+    for visibility in [UsageVisibility::Keep, UsageVisibility::Remove] {
+        let mut scanner = ResponseScanner::new(Operation::ChatCompletions, BodyFormat::EventStream, visibility);
+        scanner.allow(1);
+        let went = |output: Output, chunk: &Bytes| match output {
+            Output::Unchanged => chunk.len(),
+            Output::Replaced(bytes) => bytes.len(),
+            Output::Withheld { .. } => panic!("it is no more than was allowed"),
+        };
+        let chunk = Bytes::from(start.clone());
+        let mut sent = went(scanner.feed(&chunk, EndOfStream::More), &chunk);
+        for at in 1..=64 {
+            sent += went(scanner.feed(&filler, EndOfStream::More), &filler);
+            assert_eq!(sent, start.len() + at * filler.len(), "nothing of it is held");
+        }
+        let chunk = Bytes::from(format!("{end}\n\n"));
+        sent += went(scanner.feed(&chunk, EndOfStream::End), &chunk);
+        assert_eq!(sent, start.len() + 64 * filler.len() + chunk.len());
+        let counted = scanner.counted();
+        assert_eq!((counted.usage, counted.events, counted.malformed), (Some(counted_usage()), 2, false));
+    }
+}

@@ -117,6 +117,12 @@ fn a_byte_order_mark_is_skipped_at_the_start_only() {
 }
 
 #[test]
+fn nul_and_broken_utf_8_are_bytes_like_others() {
+    let stream = b"id: a\0b\nevent: e\0\ndata: \0\xff\xe6\xbc\n\n";
+    assert_eq!(events([&stream[..]]), [Some((b"e\0".to_vec(), b"\0\xff\xe6\xbc".to_vec()))]);
+}
+
+#[test]
 fn an_event_without_its_empty_line_is_not_dispatched() {
     assert_eq!(events([&b"data: a\n\ndata: b\n"[..]]), [event("", "a")]);
 }
@@ -157,13 +163,17 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         b"data: ",
         b"event:",
         b"event",
+        b"event: ",
         b"id:",
+        b"id: \0",
+        b"retry: 1",
         b":",
         b" ",
         b"\n",
         b"\r",
         b"\r\n",
         b"\n\n",
+        b"\r\n\r\n",
         b"x",
         b"\xe6\xbc\xa2",
         b"\xef",
@@ -175,12 +185,16 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(ProptestConfig::with_cases(16_384))]
 
     #[test]
-    fn the_scanner_does_what_the_standard_says(stream in stream(), size in 1..8_usize) {
+    fn the_scanner_does_what_the_standard_says(
+        stream in stream(), size in 1..8_usize, place in any::<prop::sample::Index>(),
+    ) {
         let expected = reference(&stream);
         prop_assert_eq!(events([&stream[..]]), expected.clone());
-        prop_assert_eq!(events(stream.chunks(size)), expected);
+        prop_assert_eq!(events(stream.chunks(size)), expected.clone());
+        let (left, right) = stream.split_at(place.index(stream.len() + 1));
+        prop_assert_eq!(events([left, right]), expected);
     }
 }
