@@ -4,6 +4,8 @@
 //! Everything here is a pure function or a small state machine over bytes; it compiles to wasm32, never panics on what came
 //! over a wire, and bounds its own memory.
 
+#[cfg(feature = "encoding")]
+pub mod encoding;
 pub mod error;
 pub mod headers;
 pub mod json;
