@@ -1,30 +1,26 @@
 //! Turns bodies and events into HTTP responses, and breaks them on the way as the exchange's fault says.
 
-use std::{
-    io::{self, Write as _},
-    num::NonZeroUsize,
-    sync::Arc,
-};
+use std::{io, num::NonZeroUsize, sync::Arc};
 
 use async_stream::{stream, try_stream};
 use axum::{
     body::Body,
     http::{
         HeaderValue,
-        header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER},
+        header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER},
     },
     response::Response,
 };
 use bytes::Bytes;
-use flate2::{Compression, write::GzEncoder};
-use futures_util::{Stream, StreamExt as _, pin_mut};
+use futures_util::{Stream, StreamExt as _, pin_mut, stream::BoxStream};
 use serde_json::{Value, json};
-use tokio::task::yield_now;
+use tokio::{task::yield_now, time::sleep};
 
 use crate::{
-    faults::{BreakOff, DoneMark, Encoding, Fault},
+    coding::{Coding, Encoder},
+    dialect::{ApiError, Dialect},
+    faults::{BreakOff, DoneMark, Fault, LengthClaim, UsageReport},
     journal::{Entry, Finished},
-    openai::ApiError,
     pause::pause,
     sse::Event,
 };
@@ -40,122 +36,180 @@ impl From<io::Error> for Reset {
     }
 }
 
-/// An answer in one piece.
-pub(crate) fn whole(mut body: Value, fault: &Fault, entry: &Arc<Entry>) -> Result<Response, Reset> {
-    Padding(fault.padding_bytes).add_to(&mut body);
-    let mut bytes = Bytes::from(body.to_string());
-    if fault.encoding == Encoding::Gzip {
-        let mut encoder = Encoder::new(Encoding::Gzip);
-        bytes = [encoder.encode(&bytes)?, encoder.finish()?].concat().into();
-    }
-    let length = bytes.len();
-    let half = bytes.slice(..length / 2);
-    let body = match fault.break_off {
-        None => {
-            entry.finish(Finished::Complete);
-            Body::from(bytes)
-        }
-        Some(BreakOff::TruncateAfter(_)) => {
-            entry.finish(Finished::Aborted);
-            Body::from_stream(stream! { yield Ok::<_, Reset>(half); })
-        }
-        Some(BreakOff::ResetBeforeHeaders) => return Err(Reset),
-        Some(BreakOff::ResetAfter(_)) => {
-            entry.finish(Finished::Aborted);
-            Body::from_stream(stream! {
-                yield Ok(half);
-                flushed().await;
-                yield Err(Reset);
-            })
-        }
-    };
-    let mut response = response(body, "application/json", fault.encoding);
-    if let Some(BreakOff::ResetAfter(_)) = fault.break_off {
-        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
-    }
-    Ok(response)
+/// How one exchange's answer is written.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(crate) fault: Fault,
+    pub(crate) dialect: Dialect,
+    pub(crate) entry: Arc<Entry>,
 }
 
-/// An error.
-pub(crate) fn error(error: &ApiError, fault: &Fault, entry: &Arc<Entry>) -> Result<Response, Reset> {
-    let mut response = whole(error.body(), fault, entry)?;
-    *response.status_mut() = error.status;
-    if let Some(seconds) = error.retry_after {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+impl Writing {
+    /// An answer of JSON in one piece.
+    pub(crate) fn json(self, mut body: Value) -> Result<Response, Reset> {
+        Padding(self.fault.padding_bytes).add_to(&mut body);
+        let mut bodies = self.fault.usage.applied(body);
+        let text = match (self.fault.usage, bodies.as_mut_slice()) {
+            (UsageReport::Repeat, [wrong, right]) => with_usage_before(wrong, right),
+            _ => bodies.first().map(Value::to_string).unwrap_or_default(),
+        };
+        self.whole("application/json", text.into())
     }
-    Ok(response)
-}
 
-/// A stream of events.
-pub(crate) fn streamed(
-    events: impl Stream<Item = Event> + Send + 'static,
-    fault: Fault,
-    entry: Arc<Entry>,
-) -> Response {
-    let content_type = "text/event-stream; charset=utf-8";
-    let encoding = fault.encoding;
-    response(Body::from_stream(written(events, fault, entry)), content_type, encoding)
-}
-
-/// The bytes of a stream.
-fn written(
-    events: impl Stream<Item = Event> + Send + 'static,
-    fault: Fault,
-    entry: Arc<Entry>,
-) -> impl Stream<Item = Result<Bytes, Reset>> + Send + 'static {
-    try_stream! {
-        let mut encoder = Encoder::new(fault.encoding);
-        let mut padding = Padding(fault.padding_bytes);
-        let mut sent = 0;
-        pin_mut!(events);
-        while let Some(mut event) = events.next().await {
-            if fault.break_off == Some(BreakOff::ResetAfter(sent)) {
-                entry.finish(Finished::Aborted);
-                flushed().await;
-                Err(Reset)?;
+    /// An answer in one piece.
+    pub(crate) fn whole(self, content_type: &'static str, mut bytes: Bytes) -> Result<Response, Reset> {
+        if self.fault.coding != Coding::Identity {
+            let mut encoder = Encoder::new(self.fault.coding)?;
+            bytes = [encoder.encode(&bytes)?, encoder.finish()?].concat().into();
+        }
+        let length = bytes.len();
+        let half = bytes.slice(..length / 2);
+        let (body, claimed) = match (self.fault.break_off, self.fault.length) {
+            (None, LengthClaim::True) => {
+                self.entry.finish(Finished::Complete);
+                (Body::from(bytes), None)
             }
-            let truncated = fault.break_off == Some(BreakOff::TruncateAfter(sent));
-            if truncated {
-                entry.finish(Finished::Aborted);
+            (None, LengthClaim::Over(more)) => {
+                self.entry.finish(Finished::Aborted);
+                (Body::from_stream(stream! { yield Ok::<_, Reset>(bytes); }), Some(length.saturating_add(more)))
             }
-            pause(fault.slow).await;
-            match &mut event {
-                Event::Data(body) => padding.add_to(body),
-                Event::Done => {
-                    // Before the client can see the end; the first word on how it ended stands.
-                    entry.finish(Finished::Complete);
-                    if fault.done == DoneMark::Omit {
-                        break;
+            (None, LengthClaim::Under(fewer)) => {
+                self.entry.finish(Finished::Aborted);
+                (Body::from_stream(stream! { yield Ok::<_, Reset>(bytes); }), Some(length.saturating_sub(fewer)))
+            }
+            (Some(BreakOff::TruncateAfter(_)), _) => {
+                self.entry.finish(Finished::Aborted);
+                (Body::from_stream(stream! { yield Ok::<_, Reset>(half); }), None)
+            }
+            (Some(BreakOff::ResetBeforeHeaders), _) => return Err(Reset),
+            (Some(BreakOff::ResetAfter(_)), _) => {
+                self.entry.finish(Finished::Aborted);
+                let reset = stream! {
+                    yield Ok(half);
+                    flushed().await;
+                    yield Err(Reset);
+                };
+                (Body::from_stream(reset), Some(length))
+            }
+        };
+        let mut response = response(body, content_type, self.fault.coding);
+        if let Some(length) = claimed {
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        Ok(response)
+    }
+
+    /// An error.
+    pub(crate) fn error(self, error: &ApiError) -> Result<Response, Reset> {
+        let body = error.body(self.dialect);
+        let mut response = self.json(body)?;
+        *response.status_mut() = error.status;
+        if let Some(seconds) = error.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        Ok(response)
+    }
+
+    /// A stream of events.
+    pub(crate) fn streamed(self, events: BoxStream<'static, Event>) -> Response {
+        let coding = self.fault.coding;
+        response(Body::from_stream(self.written(events)), "text/event-stream; charset=utf-8", coding)
+    }
+
+    /// The bytes of a stream.
+    fn written(self, events: BoxStream<'static, Event>) -> impl Stream<Item = Result<Bytes, Reset>> + Send + 'static {
+        let Self { fault, dialect, entry } = self;
+        let events = broken(events, fault.clone(), dialect);
+        try_stream! {
+            let mut encoder = Encoder::new(fault.coding)?;
+            let mut padding = Padding(fault.padding_bytes);
+            let mut sent = 0;
+            pin_mut!(events);
+            while let Some(mut event) = events.next().await {
+                if fault.break_off == Some(BreakOff::ResetAfter(sent)) {
+                    entry.finish(Finished::Aborted);
+                    flushed().await;
+                    Err(Reset)?;
+                }
+                let truncated = fault.break_off == Some(BreakOff::TruncateAfter(sent));
+                if truncated {
+                    entry.finish(Finished::Aborted);
+                }
+                pause(fault.slow).await;
+                match &mut event {
+                    Event::Data { body, .. } => padding.add_to(body),
+                    Event::Done | Event::End => {
+                        while let Some(pause) = fault.endless {
+                            yield encoder.encode(b": keep-alive\n\n")?;
+                            sleep(pause).await;
+                        }
+                        // Before the client can see the end; the first word on how it ended stands.
+                        entry.finish(Finished::Complete);
+                        if fault.done == DoneMark::Omit || event == Event::End {
+                            break;
+                        }
                     }
                 }
-            }
-            let mut text = fault.framing.write(&event, sent);
-            if truncated {
-                text.truncate(text.len() / 2);
-                yield encoder.encode(&text)?;
-                break;
-            }
-            let bytes = encoder.encode(&text)?;
-            let piece_bytes = fault.framing.piece_bytes.map_or(bytes.len(), NonZeroUsize::get);
-            for piece in bytes.chunks(piece_bytes) {
-                yield bytes.slice_ref(piece);
-                if fault.framing.piece_bytes.is_some() {
-                    flushed().await;
+                let mut text = fault.framing.write(&event, sent);
+                if truncated {
+                    text.truncate(text.len() / 2);
+                    yield encoder.encode(&text)?;
+                    break;
                 }
+                let bytes = encoder.encode(&text)?;
+                let piece_bytes = fault.framing.piece_bytes.map_or(bytes.len(), NonZeroUsize::get);
+                for piece in bytes.chunks(piece_bytes) {
+                    yield bytes.slice_ref(piece);
+                    if fault.framing.piece_bytes.is_some() {
+                        flushed().await;
+                    }
+                }
+                sent += 1;
             }
-            sent += 1;
+            yield encoder.finish()?;
         }
-        yield encoder.finish()?;
     }
 }
 
-fn response(body: Body, content_type: &'static str, encoding: Encoding) -> Response {
+/// The events, with the usage that the fault reports, and with the error that it ends them by.
+fn broken(events: BoxStream<'static, Event>, fault: Fault, dialect: Dialect) -> impl Stream<Item = Event> + Send {
+    stream! {
+        let mut sent = 0;
+        pin_mut!(events);
+        while let Some(event) = events.next().await {
+            if fault.error_after == Some(sent) {
+                yield ApiError::in_stream().event(dialect, sent);
+                yield if dialect == Dialect::OpenAi { Event::Done } else { Event::End };
+                return;
+            }
+            match event {
+                Event::Data { name, body } => {
+                    for body in fault.usage.applied(body) {
+                        yield Event::Data { name, body };
+                        sent += 1;
+                    }
+                }
+                end => yield end,
+            }
+        }
+    }
+}
+
+/// A body that says its usage twice, first the other body's.
+fn with_usage_before(wrong: &Value, right: &Value) -> String {
+    let place = |body: &Value| ["usage", "meta"].into_iter().find(|place| body.get(place).is_some());
+    let (Some(place), text) = (place(right), right.to_string()) else {
+        return right.to_string();
+    };
+    let usage = wrong.get(place).unwrap_or(&Value::Null);
+    text.replacen('{', &format!("{{\"{place}\":{usage},"), 1)
+}
+
+fn response(body: Body, content_type: &'static str, coding: Coding) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if encoding == Encoding::Gzip {
-        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    }
+    headers.extend(coding.header());
     response
 }
 
@@ -168,49 +222,17 @@ async fn flushed() {
 struct Padding(usize);
 
 impl Padding {
-    /// Makes the body big by a field in its first choice. Leaves it, and stays, if the body has none.
+    /// Makes the body big by a field: in the first object of its first list, where it has one, as chats have their choices; else beside the others. A
+    /// chunk that has an empty list stays as it is, and so does the padding.
     fn add_to(&mut self, body: &mut Value) {
         let Value::Object(fields) = body else { return };
-        let Some(choice) = fields.values_mut().find_map(|list| list.get_mut(0)?.as_object_mut()) else {
+        if self.0 == 0 || fields.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             return;
+        }
+        let padding = json!("x".repeat(std::mem::take(&mut self.0)));
+        match fields.values_mut().find_map(|list| list.get_mut(0)?.as_object_mut()) {
+            Some(first) => first.insert("padding".to_owned(), padding),
+            None => fields.insert("padding".to_owned(), padding),
         };
-        let bytes = std::mem::take(&mut self.0);
-        if bytes > 0 {
-            choice.insert("padding".to_owned(), json!("x".repeat(bytes)));
-        }
-    }
-}
-
-/// A body's encoder, which gives all of its input at once.
-enum Encoder {
-    Identity,
-    Gzip(GzEncoder<Vec<u8>>),
-}
-
-impl Encoder {
-    fn new(encoding: Encoding) -> Self {
-        match encoding {
-            Encoding::Identity => Self::Identity,
-            Encoding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), Compression::fast())),
-        }
-    }
-
-    fn encode(&mut self, bytes: &[u8]) -> Result<Bytes, Reset> {
-        match self {
-            Self::Identity => Ok(Bytes::copy_from_slice(bytes)),
-            Self::Gzip(encoder) => {
-                encoder.write_all(bytes)?;
-                encoder.flush()?;
-                Ok(std::mem::take(encoder.get_mut()).into())
-            }
-        }
-    }
-
-    /// What follows the last bytes.
-    fn finish(self) -> Result<Bytes, Reset> {
-        match self {
-            Self::Identity => Ok(Bytes::new()),
-            Self::Gzip(encoder) => Ok(encoder.finish()?.into()),
-        }
     }
 }

@@ -44,6 +44,11 @@ pub(crate) fn embedding(prompt: &Prompt) -> Vec<f32> {
     numbers.map(|number| f32::from(number) / f32::from(u16::MAX) * 2.0 - 1.0).collect()
 }
 
+/// How alike the two texts of a prompt are: a number between 0 and 1.
+pub(crate) fn similarity(prompt: &Prompt) -> f64 {
+    f64::from(xxh3_64_with_seed(prompt.as_bytes(), 0) as u16) / f64::from(u16::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -12,8 +12,8 @@ use axum::{
 use serde::Deserialize;
 
 use crate::{
+    dialect::{ApiError, Dialect},
     faults::{Fault, FaultSpan},
-    openai::ApiError,
     server::Server,
 };
 
@@ -64,5 +64,5 @@ async fn arm(server: &Server, request: Request) -> Result<(), ApiError> {
 }
 
 fn refuse(error: &ApiError) -> Response {
-    (error.status, Json(error.body())).into_response()
+    (error.status, Json(error.body(Dialect::OpenAi))).into_response()
 }

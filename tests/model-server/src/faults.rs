@@ -5,10 +5,14 @@
 //! the armed fault as it is.
 
 use std::{
-    num::NonZeroUsize,
     str::FromStr,
     sync::{Mutex, PoisonError},
     time::Duration,
+};
+
+use crate::{
+    coding::Coding,
+    framing::{Beginning, Framing, Gap, Interlude, Layout, LineEnd},
 };
 
 /// What goes wrong with one exchange. The default is nothing.
@@ -23,14 +27,22 @@ use std::{
 /// | `truncate=K` | the body ends in good order in the middle of the event after K events, or half-way through a JSON answer |
 /// | `slow=MS` | so long a pause before every event of a stream |
 /// | `no-done` | a stream without `[DONE]` |
+/// | `endless=MS` | behind its last event a stream stays open, with a comment each MS |
+/// | `error-after=K` | after K events a stream says an error, in the form of its path, and ends |
 /// | `no-usage` | an answer without `usage`, a stream without the chunk that carries it |
 /// | `null-usage` | `"usage":null` where the figures would be |
-/// | `big=BYTES` | the JSON answer, or the first event that has a choice, grows by a field of so many bytes |
+/// | `negative-usage` | all figures are negative |
+/// | `huge-usage` | all figures are 2^64 - 1 |
+/// | `usage-twice` | the event with the usage, or the answer's member `usage`, comes twice, first with three times the figures |
+/// | `big=BYTES` | the JSON answer, or the first event that is no bare usage, grows by a field of so many bytes |
+/// | `long-length=BYTES` | `content-length` of a whole answer claims so many bytes more than come; then the connection closes |
+/// | `short-length=BYTES` | it claims so many fewer; the answer is cut off there |
 /// | `gzip` | `content-encoding: gzip`, though nobody asked for it |
 /// | `garbage` | before the second event, bytes that are no UTF-8 and an event that is no JSON |
 /// | `split=BYTES` | events are written in pieces of so many bytes |
 /// | `no-space` | `data:` without a space behind it |
-/// | `crlf`, `cr` | lines end in CR LF, in CR |
+/// | `crlf`, `cr`, `mixed` | lines end in CR LF, in CR, in each of the three in turn |
+/// | `bom` | the stream begins with a byte order mark |
 /// | `comments` | a comment before every event |
 /// | `multi-line` | an event's JSON is spread over several `data:` lines |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,10 +59,16 @@ pub struct Fault {
     pub done: DoneMark,
     /// What becomes of the usage figures.
     pub usage: UsageReport,
+    /// After how many events a stream ends in an error.
+    pub error_after: Option<u64>,
+    /// The pause between the comments of a stream that stays open.
+    pub endless: Option<Duration>,
+    /// By how much `content-length` is wrong.
+    pub length: LengthClaim,
     /// The size of the field that makes an answer big, in bytes.
     pub padding_bytes: usize,
-    /// The body's encoding.
-    pub encoding: Encoding,
+    /// The answer's content coding.
+    pub coding: Coding,
     /// How events are written.
     pub framing: Framing,
 }
@@ -95,82 +113,31 @@ pub enum UsageReport {
     Omit,
     /// They are `null`.
     Nullify,
+    /// They are negative.
+    Negate,
+    /// They are as large as 64 bits allow.
+    Inflate,
+    /// They come twice, first wrong.
+    Repeat,
 }
 
-/// A body's encoding.
+/// What `content-length` says of a whole answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Encoding {
-    /// As it is.
+pub enum LengthClaim {
+    /// What is true.
     #[default]
-    Identity,
-    /// gzip; in a stream, flushed behind every event.
-    Gzip,
-}
-
-/// How events are written. Every form but the one with garbage is right by the standard.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Framing {
-    /// What ends a line.
-    pub line_end: LineEnd,
-    /// What stands between `data:` and the data.
-    pub gap: Gap,
-    /// How the data is laid out.
-    pub layout: Layout,
-    /// What stands between events.
-    pub interlude: Interlude,
-    /// The size of the pieces that events are written in; whole events without one.
-    pub piece_bytes: Option<NonZeroUsize>,
-}
-
-/// What ends a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LineEnd {
-    /// A line feed.
-    #[default]
-    Lf,
-    /// A carriage return.
-    Cr,
-    /// Both.
-    CrLf,
-}
-
-/// What stands between `data:` and the data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gap {
-    /// A space.
-    #[default]
-    Space,
-    /// Nothing.
-    Nothing,
-}
-
-/// How an event's data is laid out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Layout {
-    /// On one line.
-    #[default]
-    OneLine,
-    /// On several.
-    ManyLines,
-}
-
-/// What stands between events.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Interlude {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// A comment before every event.
-    Comments,
-    /// Garbage before the second event.
-    Garbage,
+    True,
+    /// So many bytes more.
+    Over(usize),
+    /// So many bytes fewer.
+    Under(usize),
 }
 
 /// A fault's text that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
     /// There is no effect of this name.
-    #[error("no fault has the effect `{0}`; see the table in the model server's faults.rs")]
+    #[error("no fault has the effect `{0}`; see the table of the model server's `--help`")]
     UnknownEffect(String),
     /// The effect's value is missing, is not wanted or is out of its range.
     #[error("the effect `{effect}` cannot have the value `{value}`; it wants {wanted}")]
@@ -207,14 +174,23 @@ impl FromStr for Fault {
                 "no-done" => fault.done = effect.bare(DoneMark::Omit)?,
                 "no-usage" => fault.usage = effect.bare(UsageReport::Omit)?,
                 "null-usage" => fault.usage = effect.bare(UsageReport::Nullify)?,
+                "negative-usage" => fault.usage = effect.bare(UsageReport::Negate)?,
+                "huge-usage" => fault.usage = effect.bare(UsageReport::Inflate)?,
+                "usage-twice" => fault.usage = effect.bare(UsageReport::Repeat)?,
+                "error-after" => fault.error_after = Some(effect.number()?),
+                "endless" => fault.endless = Some(Duration::from_millis(effect.number()?)),
+                "long-length" => fault.length = LengthClaim::Over(effect.number()?),
+                "short-length" => fault.length = LengthClaim::Under(effect.number()?),
                 "big" => fault.padding_bytes = effect.number()?,
-                "gzip" => fault.encoding = effect.bare(Encoding::Gzip)?,
+                "gzip" => fault.coding = effect.bare(Coding::Gzip)?,
                 "garbage" => fault.framing.interlude = effect.bare(Interlude::Garbage)?,
                 "comments" => fault.framing.interlude = effect.bare(Interlude::Comments)?,
                 "split" => fault.framing.piece_bytes = Some(effect.number()?),
                 "no-space" => fault.framing.gap = effect.bare(Gap::Nothing)?,
                 "crlf" => fault.framing.line_end = effect.bare(LineEnd::CrLf)?,
                 "cr" => fault.framing.line_end = effect.bare(LineEnd::Cr)?,
+                "mixed" => fault.framing.line_end = effect.bare(LineEnd::Mixed)?,
+                "bom" => fault.framing.beginning = effect.bare(Beginning::ByteOrderMark)?,
                 "multi-line" => fault.framing.layout = effect.bare(Layout::ManyLines)?,
                 unknown => return Err(FaultError::UnknownEffect(unknown.to_owned())),
             }

@@ -9,7 +9,9 @@ use std::{
 };
 
 use axum::http::{HeaderMap, Method, Uri};
-use serde::Serialize;
+use base64::{display::Base64Display, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
 
 /// How many exchanges are remembered.
 pub const RECORDS: usize = 1_000;
@@ -32,6 +34,9 @@ pub struct Record {
     pub headers: BTreeMap<String, String>,
     /// The body's first [`BODY_BYTES`] as received; what is no UTF-8 is replaced.
     pub body: String,
+    /// The same bytes as they were received; in JSON `body_base64`.
+    #[serde(rename = "body_base64", serialize_with = "base64")]
+    pub raw_body: Bytes,
     /// The body's length as received, in bytes.
     pub body_bytes: usize,
     /// The prompt's tokens; 0 before its prefill starts.
@@ -81,6 +86,7 @@ impl Journal {
             model: None,
             headers: readable(headers),
             body: String::new(),
+            raw_body: Bytes::new(),
             body_bytes: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
@@ -126,6 +132,7 @@ impl Entry {
         let kept = body.get(..BODY_BYTES).unwrap_or(body);
         self.write(|record| {
             record.body = String::from_utf8_lossy(kept).into_owned();
+            record.raw_body = Bytes::copy_from_slice(kept);
             record.body_bytes = body.len();
         });
     }
@@ -170,6 +177,10 @@ impl Drop for Entry {
     fn drop(&mut self) {
         self.finish(Finished::Aborted);
     }
+}
+
+fn base64<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&Base64Display::new(bytes, &BASE64_STANDARD))
 }
 
 fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {

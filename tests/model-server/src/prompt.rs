@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 
 use serde_json::Value;
 
-use crate::openai::ApiError;
+use crate::dialect::ApiError;
 
 /// Four bytes a token.
 pub(crate) const BYTES_PER_TOKEN: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
@@ -39,6 +39,31 @@ impl Prompt {
         Self(text.into_bytes())
     }
 
+    /// A text as it is.
+    pub(crate) fn from_text(text: &str) -> Self {
+        Self::from_bytes(text.as_bytes())
+    }
+
+    /// A file: four bytes a token, as in a text.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    /// Two texts that are compared.
+    pub(crate) fn from_pair(left: &str, right: &str) -> Self {
+        Self([left, right].concat().into_bytes())
+    }
+
+    /// An array of tokens; `None` if it is none.
+    pub(crate) fn from_tokens(tokens: &Value) -> Option<Self> {
+        tokens.as_array().and_then(|_| Self::from_text_or_tokens(tokens))
+    }
+
+    /// All of these as one.
+    pub(crate) fn joined<'a>(prompts: impl Iterator<Item = &'a Self>) -> Self {
+        Self(prompts.flat_map(|prompt| prompt.0.iter().copied()).collect())
+    }
+
     /// The prompts in `prompt` or `input`: a text, an array of texts, an array of tokens or an array of such arrays.
     pub(crate) fn all_from(value: &Value) -> Result<Vec<Self>, ApiError> {
         let wrong = || {
@@ -58,6 +83,17 @@ impl Prompt {
 
     pub(crate) fn tokens(&self) -> u64 {
         self.0.len().div_ceil(BYTES_PER_TOKEN.get()) as u64
+    }
+
+    /// The tokens' numbers: their bytes, least significant first; a shorter one has zeros behind it.
+    pub(crate) fn token_numbers(&self) -> Vec<u32> {
+        let token = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
+        self.0.chunks(BYTES_PER_TOKEN.get()).map(token).collect()
+    }
+
+    /// The text, without the zeros behind it; what is no UTF-8 is replaced.
+    pub(crate) fn to_text(&self) -> String {
+        String::from_utf8_lossy(&self.0).trim_end_matches('\0').to_owned()
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -151,6 +187,18 @@ mod tests {
         assert_eq!(tokens(json!(["123456789", "1"])), [3, 1]);
         assert_eq!(tokens(json!([15, 3, 9])), [3]);
         assert_eq!(tokens(json!([[15, 3], [9]])), [2, 1]);
+    }
+
+    #[test]
+    fn the_tokens_of_a_text_are_the_text() {
+        for text in ["", "Hi", "Hello, é😀!"] {
+            let prompt = Prompt::from_text(text);
+            let numbers = prompt.token_numbers();
+            assert_eq!(numbers.len() as u64, prompt.tokens());
+            assert_eq!(Prompt::from_tokens(&json!(numbers)).unwrap().to_text(), text);
+        }
+        assert_eq!(Prompt::from_tokens(&json!("Hi")), None);
+        assert_eq!(Prompt::from_tokens(&json!(["Hi"])), None);
     }
 
     #[test]

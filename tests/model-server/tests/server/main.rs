@@ -7,6 +7,8 @@ mod binary;
 #[cfg(test)]
 mod client;
 #[cfg(test)]
+mod codings;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod records;
