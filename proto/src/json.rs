@@ -95,6 +95,11 @@ impl<'a> Scanner<'a> {
         Self { bytes, offset: 0, nesting: Nesting::default(), fresh: false }
     }
 
+    /// The same for a value that is to stand in an object: it has one level less to nest.
+    pub fn within_an_object(bytes: &'a [u8]) -> Self {
+        Self { nesting: Nesting { depth: 1, ..Nesting::default() }, ..Self::new(bytes) }
+    }
+
     /// All the bytes that the scanner was made for.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes

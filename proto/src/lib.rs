@@ -7,6 +7,7 @@
 #[cfg(feature = "encoding")]
 pub mod encoding;
 pub mod error;
+pub mod fields;
 pub mod headers;
 pub mod json;
 pub mod multipart;

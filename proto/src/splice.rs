@@ -3,6 +3,7 @@
 //! A body arrives in chunks, and the proxy wants one answer for each of them; a chunk without an edit is answered without
 //! a copy.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
@@ -77,6 +78,28 @@ impl Splice {
     pub fn and(mut self, edits: Vec<Edit>) -> Result<Self, SpliceError> {
         self.edits.extend(edits);
         Self::new(self.edits, self.body_len)
+    }
+
+    /// This splice, and then `edits` of the body that it leaves.
+    ///
+    /// # Errors
+    /// As for [`Splice::new`], of the spliced body.
+    pub fn then(&self, edits: Vec<Edit>) -> Result<Self, SpliceError> {
+        let Self { edits: later, body_len: spliced_len } = Self::new(edits, self.spliced_len())?;
+        if self.is_empty() {
+            return Ok(Self { edits: later, body_len: self.body_len });
+        }
+        let mut before = Pieces::of(self);
+        let mut after = Vec::new();
+        let mut at = 0;
+        for Edit { span, replacement } in later {
+            after.extend(before.take(span.start - at));
+            before.take(span.len());
+            after.push(Piece::New(replacement));
+            at = span.end;
+        }
+        after.extend(before.take(spliced_len - at));
+        Ok(Self { edits: edits_between(after, self.body_len), body_len: self.body_len })
     }
 
     /// Whether there is nothing to do.
@@ -157,6 +180,93 @@ fn splice(body: &[u8], range: Range<usize>, edits: &[Edit], place: Place) -> Byt
     }
     spliced.extend_from_slice(body.get(kept..range.end).unwrap_or_default());
     spliced.freeze()
+}
+
+/// A stretch of a spliced body.
+#[derive(Debug)]
+enum Piece {
+    /// Bytes of the body.
+    Kept(Range<usize>),
+    /// Bytes of a replacement.
+    New(Bytes),
+}
+
+/// A spliced body, piece by piece.
+struct Pieces(VecDeque<Piece>);
+
+impl Pieces {
+    fn of(splice: &Splice) -> Self {
+        let mut pieces = VecDeque::with_capacity(2 * splice.edits.len() + 1);
+        let mut kept = 0;
+        for Edit { span, replacement } in &splice.edits {
+            pieces.push_back(Piece::Kept(kept..span.start));
+            pieces.push_back(Piece::New(replacement.clone()));
+            kept = span.end;
+        }
+        pieces.push_back(Piece::Kept(kept..splice.body_len));
+        Self(pieces)
+    }
+
+    /// The next so many bytes. Empty pieces go with what is before them.
+    fn take(&mut self, mut bytes: usize) -> Vec<Piece> {
+        let mut taken = Vec::new();
+        while let Some(piece) = self.0.pop_front() {
+            let len = piece.len();
+            if len > bytes {
+                let (first, rest) = piece.split_at(bytes);
+                taken.push(first);
+                self.0.push_front(rest);
+                break;
+            }
+            taken.push(piece);
+            bytes -= len;
+        }
+        taken
+    }
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Kept(range) => range.len(),
+            Self::New(bytes) => bytes.len(),
+        }
+    }
+
+    /// Two pieces of which the first has `bytes` bytes, which are not more than there are.
+    fn split_at(self, bytes: usize) -> (Self, Self) {
+        match self {
+            Self::Kept(range) => {
+                let middle = range.start + bytes;
+                (Self::Kept(range.start..middle), Self::Kept(middle..range.end))
+            }
+            Self::New(mut first) => {
+                let rest = first.split_off(bytes);
+                (Self::New(first), Self::New(rest))
+            }
+        }
+    }
+}
+
+/// What stands between kept pieces, as edits.
+fn edits_between(pieces: Vec<Piece>, body_len: usize) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    let mut added = BytesMut::new();
+    let mut at = 0;
+    // The end of the body is a piece that is kept.
+    for piece in pieces.into_iter().chain([Piece::Kept(body_len..body_len)]) {
+        match piece {
+            Piece::New(bytes) => added.extend_from_slice(&bytes),
+            Piece::Kept(range) if range.is_empty() && range.start < body_len => {}
+            Piece::Kept(range) => {
+                if !added.is_empty() || range.start > at {
+                    edits.push(Edit { span: at..range.start, replacement: std::mem::take(&mut added).freeze() });
+                }
+                at = range.end;
+            }
+        }
+    }
+    edits
 }
 
 #[cfg(test)]
@@ -251,8 +361,48 @@ mod tests {
         })
     }
 
+    #[test]
+    fn a_later_edit_may_lie_in_what_an_earlier_one_put_there() {
+        let body = Bytes::from_static(b"0123456789");
+        let first = Splice::new(vec![edit(2..4, "xyz"), edit(8..8, "!")], 10).unwrap();
+        assert_eq!(first.apply(&body), "01xyz4567!89");
+        let both = first.then(vec![edit(3..4, "Y"), edit(5..7, ""), edit(12..12, "$")]).unwrap();
+        assert_eq!(both.apply(&body), "01xYz67!89$");
+        assert_eq!(first.then(Vec::new()).unwrap().apply(&body), first.apply(&body));
+        assert!(first.then(vec![edit(12..13, "")]).is_err());
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2048))]
+
+        #[test]
+        fn one_splice_after_another_is_one_splice(
+            (body, edits, lengths) in spliced_body(),
+            cuts in prop::collection::vec(0..100_usize, 0..6),
+        ) {
+            let body = Bytes::from(body);
+            let first = Splice::new(edits, body.len()).unwrap();
+            let between = first.apply(&body);
+            let mut bounds: Vec<_> = cuts.into_iter().map(|cut| cut % (between.len() + 1)).collect();
+            bounds.sort_unstable();
+            let later: Vec<_> = bounds.chunks_exact(2).map(|pair| edit(pair[0]..pair[1], "later")).collect();
+            let expected = Splice::new(later.clone(), between.len()).unwrap().apply(&between);
+
+            let both = first.then(later).unwrap();
+            prop_assert_eq!(both.apply(&body), expected.clone());
+            prop_assert_eq!(both.spliced_len(), expected.len());
+            prop_assert_eq!(Splice::new(both.edits.clone(), body.len()).unwrap(), both.clone());
+            let mut joined = Vec::new();
+            let mut offset = 0;
+            for (answer, length) in both.chunks(&body, &lengths).iter().zip(&lengths) {
+                match answer {
+                    Chunk::Unchanged => joined.extend_from_slice(&body[offset..offset + length]),
+                    Chunk::Replaced(bytes) => joined.extend_from_slice(bytes),
+                }
+                offset += length;
+            }
+            prop_assert_eq!(joined, expected);
+        }
 
         #[test]
         fn the_chunks_put_together_are_the_spliced_body((body, edits, lengths) in spliced_body()) {
