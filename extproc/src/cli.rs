@@ -103,6 +103,22 @@ impl From<SettingsArgs> for Settings {
     }
 }
 
+/// Where the keys to upstreams are that no document has.
+#[derive(Debug, Args)]
+struct SecretsArgs {
+    /// A directory with the keys to upstreams as files, NAMESPACE/NAME/apiKey, as a mounted Secret has them. Read again when
+    /// they change.
+    #[arg(long, env = "ATTACHE_SECRETS_DIR", value_name = "DIR")]
+    secrets_dir: Option<PathBuf>,
+}
+
+impl SecretsArgs {
+    fn directory(self) -> Option<PathBuf> {
+        // An empty variable is how deployments say "none".
+        self.secrets_dir.filter(|directory| !directory.as_os_str().is_empty())
+    }
+}
+
 #[derive(Debug, Args)]
 struct RunArgs {
     /// Files and directories with the operator's YAML.
@@ -131,6 +147,8 @@ struct RunArgs {
     /// The form of the log on standard error; its level is set by RUST_LOG.
     #[arg(long, env = "ATTACHE_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
+    #[command(flatten)]
+    secrets: SecretsArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -243,6 +261,8 @@ struct CheckArgs {
     #[arg(long)]
     deny_warnings: bool,
     #[command(flatten)]
+    secrets: SecretsArgs,
+    #[command(flatten)]
     settings: SettingsArgs,
 }
 
@@ -296,7 +316,11 @@ impl RunArgs {
             redis,
             replicas: self.replicas.get(),
             drain_timeout: self.drain_timeout,
-            settings: Settings { affinity_secret: SecretSeed(self.affinity.secret()?), ..self.settings.into() },
+            settings: Settings {
+                affinity_secret: SecretSeed(self.affinity.secret()?),
+                secrets_dir: self.secrets.directory(),
+                ..self.settings.into()
+            },
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(self.workers.map_or_else(default_workers, NonZeroUsize::get))
@@ -311,7 +335,8 @@ impl RunArgs {
 impl CheckArgs {
     fn run(self) -> Result<ExitCode, String> {
         let stdout = io::stdout();
-        let verdict = config::check(&self.paths, self.settings.into(), Style::for_stream(&stdout), &mut stdout.lock())
+        let settings = Settings { secrets_dir: self.secrets.directory(), ..self.settings.into() };
+        let verdict = config::check(&self.paths, settings, Style::for_stream(&stdout), &mut stdout.lock())
             .map_err(|error| format!("cannot write the report: {error}"))?;
         let denied = self.deny_warnings && verdict == Verdict::Doubtful;
         Ok(if denied { ExitCode::FAILURE } else { verdict.into() })

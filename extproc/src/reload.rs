@@ -37,7 +37,7 @@ impl Reloader {
     /// # Errors
     /// [`ConfigError`] when the settings, which come from the command line, cannot be.
     pub fn start(paths: Vec<PathBuf>, settings: Settings, telemetry: Arc<Telemetry>) -> Result<Self, ConfigError> {
-        let documents = config::load(&paths);
+        let documents = config::load(&paths).with_secrets(settings.secrets_dir.as_deref());
         let fingerprint = documents.fingerprint();
         let Outcome { config, resources, diagnostics, .. } = config::compile(documents, settings.clone(), 1, None)?;
         let published = Arc::new(ArcSwap::from_pointee(config));
@@ -53,7 +53,7 @@ impl Reloader {
 
     /// Reads it again, and publishes what comes of it if it says anything new.
     pub fn reload(&mut self) {
-        let documents = config::load(&self.paths);
+        let documents = config::load(&self.paths).with_secrets(self.settings.secrets_dir.as_deref());
         let fingerprint = documents.fingerprint();
         if fingerprint == self.fingerprint {
             return;
@@ -77,11 +77,7 @@ impl Reloader {
         let (changed, changes) = mpsc::channel(1);
         let watcher = self.watcher(changed);
         let hangups = signal(SignalKind::hangup()).ok();
-        async move {
-            self.reload_again_and_again(world, reloads, changes, hangups).await;
-            // Held to the end: dropping it ends the watch.
-            drop(watcher);
-        }
+        self.reload_again_and_again(world, reloads, changes, watcher, hangups)
     }
 
     async fn reload_again_and_again(
@@ -89,6 +85,7 @@ impl Reloader {
         world: Arc<World>,
         reloads: watch::Sender<()>,
         mut changes: mpsc::Receiver<()>,
+        mut watcher: Option<notify::RecommendedWatcher>,
         mut hangups: Option<Signal>,
     ) {
         loop {
@@ -107,13 +104,15 @@ impl Reloader {
             }
             // Reading and compiling take a while with thousands of routes: not on a thread that serves streams.
             match tokio::task::spawn_blocking(move || {
+                // Before they are read: what changes in between is seen.
+                watcher.iter_mut().for_each(|watcher| self.watch_secrets(watcher));
                 self.reload();
-                self
+                (self, watcher)
             })
             .await
             {
-                Ok(reloader) => {
-                    self = reloader;
+                Ok((reloader, watching)) => {
+                    (self, watcher) = (reloader, watching);
                     world.ledger.forget_denials();
                     world.fleet.adopt(&world.config.load(), std::time::Instant::now());
                     world.cooldown.keep_only(&world.fleet.endpoint_clusters());
@@ -145,7 +144,18 @@ impl Reloader {
                 warn!(directory = %directory.display(), %error, "cannot watch; send SIGHUP after a change");
             }
         }
+        self.watch_secrets(&mut watcher);
         Some(watcher)
+    }
+
+    /// Watches the directories of mounted Secrets. Again and again: they come and go, and the swap of a projected volume's
+    /// links puts others in the place of those that are watched.
+    fn watch_secrets(&self, watcher: &mut notify::RecommendedWatcher) {
+        for directory in self.settings.secrets_dir.iter().flat_map(|directory| config::secret_directories(directory)) {
+            if let Err(error) = watcher.watch(&directory, RecursiveMode::NonRecursive) {
+                warn!(directory = %directory.display(), %error, "cannot watch; send SIGHUP after a change");
+            }
+        }
     }
 
     fn report(&self, diagnostics: &[Diagnostic]) {

@@ -66,6 +66,10 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
         std::fs::metadata(path)
             .map_err(|error| io::Error::new(error.kind(), format!("--config {}: {error}", path.display())))?;
     }
+    if let Some(directory) = &options.settings.secrets_dir {
+        std::fs::read_dir(directory)
+            .map_err(|error| io::Error::new(error.kind(), format!("--secrets-dir {}: {error}", directory.display())))?;
+    }
     let telemetry = Arc::new(Telemetry::default());
     let ledger = match options.redis {
         Some((target, redis)) => {

@@ -18,6 +18,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::config::upstream::{Credentials, Mutation};
 use crate::telemetry::PoolFigures;
 use crate::world::World;
 
@@ -75,7 +76,16 @@ async fn config(State(admin): State<Admin>) -> Json<Value> {
     Json(describe(&admin.world.config.load()))
 }
 
-/// The configuration as JSON, without key hashes.
+/// What is changed of requests, by names alone: a value may be a key.
+fn mutation(mutation: &Mutation) -> Value {
+    json!({
+        "set_headers": mutation.headers.to_set().map(|(name, _)| &**name).collect::<Vec<_>>(),
+        "remove_headers": mutation.headers.to_remove().map(|name| &**name).collect::<Vec<_>>(),
+        "fields": mutation.body.names().collect::<Vec<_>>(),
+    })
+}
+
+/// The configuration as JSON, without key hashes and keys.
 fn describe(config: &Config) -> Value {
     let rules = |route: &crate::config::model::Route| -> Vec<Value> {
         route
@@ -90,6 +100,7 @@ fn describe(config: &Config) -> Value {
                         "priority": target.priority,
                         "weight": target.weight,
                         "model": target.model_override.as_deref(),
+                        "mutation": mutation(&target.mutation),
                     })).collect::<Vec<_>>(),
                     "limits": rule.limits.iter().map(|limit| &*limit.id).collect::<Vec<_>>(),
                 })
@@ -108,6 +119,13 @@ fn describe(config: &Config) -> Value {
             "cluster": &*backend.cluster,
             "endpoints": backend.endpoints.iter().map(|endpoint| &*endpoint.id).collect::<Vec<_>>(),
             "affinity": &*backend.affinity.id,
+            "schema": backend.api.schema.as_str(),
+            "prefix": &*backend.api.prefix,
+            "key": match &backend.credentials {
+                Credentials::NotNeeded => json!(null),
+                Credentials::Known(credential) => json!({"policy": credential.policy.to_string()}),
+                Credentials::Unknown => json!("unknown"),
+            },
         })).collect::<Vec<_>>(),
     })
 }

@@ -168,6 +168,21 @@ impl Location {
         Self { line: Line::Secret, ..self }
     }
 
+    /// Whether its file has an object of the kind `Secret`, whatever else is wrong there.
+    pub(super) fn may_be_beside_a_secret(&self) -> bool {
+        let text = self.source.inner();
+        text.match_indices("Secret").any(|(at, _)| {
+            let before = text.get(..at).unwrap_or_default();
+            let before = before.trim_end_matches(|c: char| c.is_whitespace() || matches!(c, ':' | '"' | '\''));
+            before.ends_with("kind")
+        }) || text.contains("stringData")
+    }
+
+    /// The same for all places in one reading of a file.
+    pub(super) fn text_identity(&self) -> *const Source {
+        Arc::as_ptr(&self.source)
+    }
+
     /// The path, as it was given or found.
     pub fn file(&self) -> &str {
         self.source.name()

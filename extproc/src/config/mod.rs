@@ -11,7 +11,9 @@ pub mod model;
 mod node;
 pub mod report;
 mod resource;
+mod secret_files;
 mod source;
+pub mod upstream;
 mod value;
 
 pub use compile::{Outcome, compile};
@@ -19,6 +21,7 @@ pub use diagnostic::{Diagnostic, Location, Origin, Severity};
 pub use model::Config;
 pub use report::check;
 pub use resource::Resources;
+pub use secret_files::directories as secret_directories;
 pub use source::{Documents, load};
 
 #[cfg(test)]

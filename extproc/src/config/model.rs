@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use attache_gate::{Gate, GateConfig, UnattachedStatus};
 use attache_proto::Usage;
 use attache_proto::pass_through::PathPattern;
 
+use super::upstream::{Api, Credentials, Mutation};
 use crate::affinity::{AffinityPolicy, SecretSeed};
 use crate::limit::{Cost, CostContext, CostProgram, Limit};
 
@@ -67,6 +69,8 @@ pub struct Settings {
     pub unattached_status: UnattachedStatus,
     /// What all hashes of prompts begin with.
     pub affinity_secret: SecretSeed,
+    /// Where the keys to upstreams are mounted; elsewhere than in documents there are none without.
+    pub secrets_dir: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -76,6 +80,7 @@ impl Default for Settings {
             max_body_bytes: 16 * 1024 * 1024,
             unattached_status: UnattachedStatus::default(),
             affinity_secret: SecretSeed::default(),
+            secrets_dir: None,
         }
     }
 }
@@ -176,6 +181,8 @@ pub struct Target {
     pub priority: u32,
     /// The model name to send, where it differs from the one asked for.
     pub model_override: Option<Arc<str>>,
+    /// What is changed of requests that go this way, by the route and by the backend.
+    pub mutation: Arc<Mutation>,
 }
 
 /// One AIServiceBackend with the Backend behind it: replicas of one model server.
@@ -187,6 +194,10 @@ pub struct Backend {
     pub cluster: Arc<str>,
     /// Its replicas; never empty, no two alike.
     pub endpoints: Vec<Endpoint>,
+    /// What it serves, and where.
+    pub api: Api,
+    /// The key to it.
+    pub credentials: Credentials,
     /// How a replica is chosen. Every backend has one: the default policy where no document names it.
     pub affinity: Arc<AffinityPolicy>,
     /// What Envoy may do when an attempt fails.

@@ -4,6 +4,7 @@
 //! name starts with a dot are skipped, which is all it takes to read a mounted ConfigMap once: its files are links into a
 //! hidden `..data` directory.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,11 +14,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::diagnostic::{Diagnostic, Location, Severity, Source};
 use super::node::{self, Document};
+use super::resource::Secrets;
+use super::secret_files;
 
 /// Everything that was read, before anyone asked what it says.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Documents {
     pub(super) documents: Vec<Document>,
+    pub(super) secrets: Secrets,
+    /// Whether keys that are nowhere are wanted.
+    pub(super) keys: Keys,
     pub(super) lost: Vec<Lost>,
     pub(super) diagnostics: Vec<Diagnostic>,
     fingerprint: u64,
@@ -31,6 +37,18 @@ pub(super) struct Lost {
     pub(super) client_keys: Presence,
     /// Policies that limit requests: without them everyone may call as often as they like.
     pub(super) limits: Presence,
+    /// Policies that ask for a key to an upstream: without them it is called without one.
+    pub(super) credentials: Presence,
+}
+
+/// Whether whoever compiles documents needs the keys to upstreams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Keys {
+    /// They may be elsewhere.
+    #[default]
+    Unneeded,
+    /// One that is nowhere is an error.
+    Needed,
 }
 
 /// Whether a lost text may have had something in it.
@@ -52,12 +70,37 @@ pub fn load(paths: &[PathBuf]) -> Documents {
     documents
 }
 
+/// By what it is: there are keys in it.
+impl fmt::Debug for Documents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Documents").field("documents", &self.documents.len()).finish_non_exhaustive()
+    }
+}
+
 impl Documents {
     /// The documents of one text, as if it had been read from a file of that name.
     pub fn from_text(name: &str, text: &str) -> Self {
         let mut documents = Self::default();
         documents.add(name, text.to_owned());
         documents
+    }
+
+    /// Has every key to an upstream wanted that a policy asks for, and takes those that are files of `directory`, if there is
+    /// one: `<namespace>/<name>/apiKey`, as a Secret is mounted there.
+    #[must_use]
+    pub fn with_secrets(mut self, directory: Option<&Path>) -> Self {
+        self.keys = Keys::Needed;
+        if let Some(directory) = directory {
+            self.secrets.files = secret_files::read(directory);
+            for (name, kept) in &self.secrets.files {
+                let text = match kept {
+                    Ok(key) => format!("{name}={}", key.as_str()),
+                    Err(fault) => format!("{name}: {fault}"),
+                };
+                self.fingerprint = xxh3_64_with_seed(text.as_bytes(), self.fingerprint);
+            }
+        }
+        self
     }
 
     /// The same for two readings of the same names and texts: nothing has to be compiled then. A directory is touched
@@ -135,7 +178,8 @@ impl Documents {
 impl Lost {
     /// Nothing can be told of what is there.
     pub(super) fn whole(path: &Path) -> Self {
-        Self { path: path.to_owned(), client_keys: Presence::Possible, limits: Presence::Possible }
+        let possible = Presence::Possible;
+        Self { path: path.to_owned(), client_keys: possible, limits: possible, credentials: possible }
     }
 
     /// Something in this text could not be told.
@@ -150,6 +194,7 @@ impl Lost {
             client_keys: presence(&["clientkey"]),
             // Plurals and slips of the end included.
             limits: presence(&["tokenlimit", "quotapol", "io.envoy.ai_gateway"]),
+            credentials: presence(&["backendsecur"]),
         }
     }
 }

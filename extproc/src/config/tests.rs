@@ -2,6 +2,7 @@
 
 mod affinity;
 mod limits;
+mod upstreams;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -29,6 +29,25 @@ pub(super) fn header_value(node: &Node, log: &mut Log, max_bytes: usize) -> Opti
     log.fail(node, "it has control characters, or a space at its ends", "write it on one line, like `acme`")
 }
 
+/// A path in the place of `/v1`: written with a slash before and after it or without, kept with one before it, and empty for
+/// the root.
+pub(super) fn path_prefix(node: &Node, log: &mut Log) -> Option<Arc<str>> {
+    const MAX_BYTES: usize = 1024;
+    let text = text_of_at_most(node, log, MAX_BYTES)?;
+    let path = text.trim_matches('/');
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
+    let is_segment = |part: &str| !matches!(part, "" | "." | "..") && part.chars().all(is_plain);
+    match path {
+        "" => Some(Arc::from("")),
+        path if path.split('/').all(is_segment) => Some(Arc::from(format!("/{path}"))),
+        _ => log.fail(
+            node,
+            format!("{} is no path", quote(&text)),
+            "write letters, digits or -._~ between slashes, such as `/v1beta/openai`",
+        ),
+    }
+}
+
 /// The name of a label as Kubernetes takes it: `tier` or `example.com/tier`.
 pub(super) fn is_label_name(name: &str) -> bool {
     let (prefix, name) = name.rsplit_once('/').map_or((None, name), |(prefix, name)| (Some(prefix), name));

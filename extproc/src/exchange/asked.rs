@@ -68,6 +68,17 @@ impl Asked {
     }
 }
 
+/// What the same request says once its body was changed for an upstream.
+pub(super) fn read_again(body: &[u8], head: &Head, before: RequestScan) -> Result<RequestScan, LocalResponse> {
+    let content_type = head.headers.only("content-type");
+    let scan = match head.operation {
+        Operation::PassThrough => named_model(body, content_type)
+            .map(|scan| scan.unwrap_or_else(|| RequestScan::without_model(before.model))),
+        operation => request::scan_as(operation, content_type, body),
+    };
+    scan.map_err(|error| malformed(&error, head.dialect))
+}
+
 /// The model that a body names of which nothing else is known, if it names one. Two of them are one too many for anybody.
 fn named_model(body: &[u8], content_type: Option<&str>) -> Result<Option<RequestScan>, ScanError> {
     let scan = match content_type.filter(|content_type| multipart::is_form(content_type)) {

@@ -6,6 +6,7 @@ use attache_gate::Refusal;
 use attache_proto::{ApiError, Dialect};
 use bytes::Bytes;
 
+use super::upstream::UpstreamHeaders;
 use crate::limit::ReserveRequest;
 
 /// Headers as the proxy hands them over: lower-case names, pseudo-headers first, values of any bytes.
@@ -90,6 +91,8 @@ pub struct Mutations {
     pub set: Vec<(&'static str, String)>,
     /// Headers to remove.
     pub remove: Vec<&'static str>,
+    /// What the operator wants changed for the upstream, its key included.
+    pub upstream: UpstreamHeaders,
     /// Whether the proxy must look for a route again.
     pub routing: Routing,
 }

@@ -24,11 +24,13 @@ mod response;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod upstream;
 
 pub use event::{Action, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
 pub use explain::{Explanation, Question, SiteExplanation, Unexplained, explain};
 pub use plan::Memory;
 pub use summary::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
+pub use upstream::UpstreamHeaders;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -73,7 +73,7 @@ impl<'c> Request<'_, 'c> {
         let admits = |endpoint: &Endpoint| memory.cooldown.admits(&endpoint.cluster, now);
         let serves = |backend: &Backend| memory.fleet.serves(backend, admits, now);
         let mut prompts = Prompts { request: self, read: Vec::new() };
-        let candidates: Vec<Candidate<'c>> = route::candidates(rule, config, serves)
+        let candidates: Vec<Candidate<'c>> = route::candidates(rule, config, self.operation, serves)
             .into_iter()
             .filter_map(|target| Some((target, config.backends.get(target.backend)?)))
             .map(|(target, backend)| {

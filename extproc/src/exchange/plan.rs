@@ -14,11 +14,13 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
 use bytes::Bytes;
 
 use super::Head;
-use super::asked::Asked;
+use super::asked::{self, Asked};
 use super::event::{LocalResponse, Mutations, Routing};
 use super::placing::{Candidate, Placed, Request};
+use super::upstream::{self, Access, Rewrite};
 use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
+use crate::config::upstream::Mutation;
 use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
     Subject,
@@ -36,6 +38,8 @@ pub(super) struct Plan {
     pub(super) pool: Arc<Pool>,
     pub(super) placement: Placement,
     pub(super) site: SiteReason,
+    mutation: Arc<Mutation>,
+    rewrite: Rewrite,
     pub(super) splice: Splice,
     pub(super) visibility: UsageVisibility,
     pub(super) estimate: Estimate,
@@ -81,18 +85,31 @@ pub(super) fn plan(
         model,
         entropy,
     };
+    if !route::serves(rule, config, head.operation) {
+        return Err(not_served(&scan, head.operation, dialect));
+    }
     let placed = request.place(rule, config, memory, now).and_then(Placed::into_chosen);
     let (Candidate { target, backend, served_model, pool, placement }, site) =
         placed.ok_or_else(|| no_backend(dialect))?;
+    if Access::to(backend) == Access::KeyUnknown {
+        return Err(key_unknown(dialect));
+    }
     if config.limits_known(rule_id, target.backend) == LimitsKnown::NotAll {
         return Err(limits_unknown(dialect));
     }
 
-    let (ask, visibility) = usage_event(head.operation, &scan);
     // The scanner's spans lie within the body it scanned, in order, so this does not fail; if it did, the body would be
     // at fault.
-    let splice = Splice::new(scan.edits(served_model, ask), body.len())
-        .map_err(|_| malformed(&ScanError::NotAnObject, dialect))?;
+    let at_fault = |_| malformed(&ScanError::NotAnObject, dialect);
+    let (mut rewrite, mutated) = Rewrite::of(target, body).map_err(at_fault)?;
+    // Whatever is estimated and bounded is what the upstream is asked for.
+    let scan = match &mutated {
+        Some(body) => asked::read_again(body, head, scan)?,
+        None => scan,
+    };
+    let (ask, visibility) = usage_event(head.operation, &scan);
+    rewrite.add(scan.edits(served_model, ask));
+    let splice = rewrite.splice().map_err(at_fault)?;
     let key_id = head.caller.as_ref().map(Caller::key_id);
     let input = estimate_input(&scan, head.operation);
     let estimate = if head.operation.uses_tokens() {
@@ -131,6 +148,8 @@ pub(super) fn plan(
         pool,
         placement,
         site,
+        mutation: Arc::clone(&target.mutation),
+        rewrite,
         splice,
         visibility,
         unreported,
@@ -261,6 +280,12 @@ pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
     LocalResponse::error(&ApiError::new(ErrorKind::ModelNotFound, message), dialect, "model_not_found")
 }
 
+/// There is the model, and none of its upstreams has this API.
+fn not_served(scan: &RequestScan, operation: Operation, dialect: Dialect) -> LocalResponse {
+    let message = format!("the model `{}` is not served at {}", quoted(&scan.model), operation.path());
+    LocalResponse::error(&ApiError::new(ErrorKind::PathNotFound, message), dialect, "not_served")
+}
+
 pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {
     let message = "no backend serves this endpoint at the moment; try again later";
     LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "no_backend")
@@ -270,6 +295,13 @@ pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {
 fn limits_unknown(dialect: Dialect) -> LocalResponse {
     let message = "the limits of this model are not known here: a policy has errors, which the operator has to mend";
     LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "limits_unknown")
+}
+
+/// An upstream that is to get a key gets no request without it.
+fn key_unknown(dialect: Dialect) -> LocalResponse {
+    let message =
+        "the key to this model's upstream is not known here: a policy has errors, which the operator has to mend";
+    LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "key_unknown")
 }
 
 /// A model name as an error may quote it: a client can send megabytes of it.
@@ -306,7 +338,7 @@ impl Plan {
         if let Some(bounds) = &self.output.to_be_bounded
             // Checked when the plan was made, as is that the edits lie in the body.
             && let Ok(edits) = bounds.lowered_to(each)
-            && let Ok(splice) = self.splice.clone().and(edits)
+            && let Ok(splice) = self.rewrite.with(edits)
         {
             self.splice = splice;
             let all = each.saturating_mul(self.output.choices);
@@ -366,10 +398,6 @@ impl Plan {
             }
             None => remove.extend([headers::KEY_ID, headers::TENANT]),
         }
-        let path = head.headers.get(":path").unwrap_or_default();
-        if let Some(path) = head.operation.path_for_server(path, &config.settings.path_prefix) {
-            set.push((":path", path));
-        }
         match &self.reservation {
             Some(reservation) => set.push((headers::RESERVATION, reservation.id.0.to_string())),
             None => remove.push(headers::RESERVATION),
@@ -382,7 +410,9 @@ impl Plan {
         if !self.splice.is_empty() && head.headers.get("content-length").is_some() {
             set.push(("content-length", self.splice.spliced_len().to_string()));
         }
-        Some(Mutations { set, remove, routing: Routing::Again })
+        let mut mutations = Mutations { set, remove, routing: Routing::Again, ..Mutations::default() };
+        upstream::address(&mut mutations, backend, &self.mutation, head, &config.settings.path_prefix);
+        Some(mutations)
     }
 
     /// Why the request went where it went, in one line: `docs/affinity.md` says what the parts are.

@@ -5,7 +5,7 @@ use attache_proto::response::{BodyFormat, EndOfStream, Gap, Output, ResponseScan
 use attache_proto::{Operation, Usage};
 use bytes::Bytes;
 
-use super::event::{End, Headers, Mutations, Routing};
+use super::event::{End, Headers, Mutations};
 use super::plan::Unreported;
 use super::summary::Counted;
 use crate::limit::Estimate;
@@ -48,7 +48,7 @@ impl Answer {
             // One event less will come than the upstream counted, or many.
             remove.push("content-length");
         }
-        Mutations { set: Vec::new(), remove, routing: Routing::Keep }
+        Mutations { remove, ..Mutations::default() }
     }
 
     /// Lets no more than so many tokens go on.

@@ -4,6 +4,7 @@ mod endpoints;
 mod failing;
 mod growth;
 mod unfinished;
+mod upstreams;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

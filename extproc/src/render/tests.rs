@@ -15,6 +15,7 @@ use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::model::{
     Backend, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries, Route, Rule, RuleMatch, Settings, Target,
 };
+use crate::config::upstream::{Api, Credentials};
 
 fn object(name: &str) -> ObjectName {
     ObjectName { namespace: Arc::from("default"), name: Arc::from(name) }
@@ -42,6 +43,8 @@ fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAddress>) -> 
         name: object(name),
         endpoints: endpoints.collect(),
         cluster,
+        api: Api::default(),
+        credentials: Credentials::NotNeeded,
         affinity: Arc::new(AffinityPolicy { mode, ..AffinityPolicy::default() }),
         retries: Retries { attempts: 2 },
         model_class: None,
@@ -51,7 +54,8 @@ fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAddress>) -> 
 }
 
 fn config(backends: Vec<Backend>) -> Config {
-    let targets = (0..backends.len()).map(|backend| Target { backend, weight: 1, priority: 0, model_override: None });
+    let target = |backend| Target { backend, weight: 1, priority: 0, model_override: None, mutation: Arc::default() };
+    let targets = (0..backends.len()).map(target);
     let rule = Rule {
         name: None,
         matches: vec![RuleMatch { model: Arc::from("llama"), headers: Vec::new() }],

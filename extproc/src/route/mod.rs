@@ -11,6 +11,7 @@ pub use cooldown::CoolDown;
 pub use passage::Passage;
 
 use attache_gate::Caller;
+use attache_proto::Operation;
 
 use crate::config::model::{Backend, Config, Route, Rule, RuleId, RuleMatch, Target};
 
@@ -72,12 +73,30 @@ fn resolve_among<'a>(
     resolution
 }
 
-/// The targets among which one is chosen: of those with a weight, the lowest priority number that has one which
-/// `serves`, without those that do not. When none does, the lowest priority is tried all the same: somebody has to find out
-/// that it is back.
-pub fn candidates<'a>(rule: &'a Rule, config: &Config, serves: impl Fn(&Backend) -> bool) -> Vec<&'a Target> {
+/// Whether any of a rule's backends has the API that an operation is of.
+pub fn serves(rule: &Rule, config: &Config, operation: Operation) -> bool {
+    speaking(rule, config, operation).next().is_some()
+}
+
+/// The targets with a weight whose backends have the API that an operation is of.
+fn speaking<'a>(rule: &'a Rule, config: &Config, operation: Operation) -> impl Iterator<Item = &'a Target> {
+    let speaks = move |target: &&Target| {
+        config.backends.get(target.backend).is_some_and(|backend| backend.api.serves(operation))
+    };
+    rule.targets.iter().filter(|target| target.weight > 0).filter(speaks)
+}
+
+/// The targets among which one is chosen: of those with a weight and the operation's API, the lowest priority number that has
+/// one which `serves`, without those that do not. When none does, the lowest priority is tried all the same: somebody has to
+/// find out that it is back.
+pub fn candidates<'a>(
+    rule: &'a Rule,
+    config: &Config,
+    operation: Operation,
+    serves: impl Fn(&Backend) -> bool,
+) -> Vec<&'a Target> {
     let is_usable = |target: &&Target| config.backends.get(target.backend).is_some_and(&serves);
-    let serving: Vec<&Target> = rule.targets.iter().filter(|target| target.weight > 0).collect();
+    let serving: Vec<&Target> = speaking(rule, config, operation).collect();
     let mut usable: Vec<&Target> = serving.iter().copied().filter(is_usable).collect();
     if usable.is_empty() {
         usable = serving;
@@ -177,7 +196,7 @@ spec: {schema: {name: OpenAI}, backendRef: {name: NAME, kind: Backend, group: ga
         let rule = config.rule(RuleId { route: 0, rule: 0 }).unwrap();
         let serves =
             |backend: &Backend| backend.endpoints.iter().any(|endpoint| cooldown.admits(&endpoint.cluster, now));
-        let targets = candidates(rule, config, serves);
+        let targets = candidates(rule, config, Operation::ChatCompletions, serves);
         let site = |target: &&Target| site::Site {
             id: target.backend.to_string(),
             weight: target.weight,

@@ -119,10 +119,13 @@ fn respond(response: Response) -> ProcessingResponse {
 
 fn common(mutations: Mutations, body: Body) -> CommonResponse {
     let clear_route_cache = mutations.routing == Routing::Again;
-    let header_mutation = (!mutations.set.is_empty() || !mutations.remove.is_empty()).then(|| HeaderMutation {
-        set_headers: mutations.set.into_iter().map(|(name, value)| set_header(name, value)).collect(),
-        remove_headers: mutations.remove.into_iter().map(str::to_owned).collect(),
-    });
+    let Mutations { set, remove, upstream, routing: _ } = mutations;
+    let of_operator = upstream.set.iter().map(|(name, value)| set_header(name, value.to_string()));
+    let set: Vec<_> = set.into_iter().map(|(name, value)| set_header(name, value)).chain(of_operator).collect();
+    let of_operator = upstream.remove.iter().map(|name| name.to_string());
+    let remove: Vec<_> = remove.into_iter().map(str::to_owned).chain(of_operator).collect();
+    let header_mutation =
+        (!set.is_empty() || !remove.is_empty()).then_some(HeaderMutation { set_headers: set, remove_headers: remove });
     let body_mutation = match body {
         Body::Unchanged => None,
         Body::Replaced(bytes) if bytes.is_empty() => Some(body_mutation::Mutation::ClearBody(true)),

@@ -8,7 +8,9 @@ use super::reference::Index;
 use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::diagnostic::Diagnostic;
 use crate::config::model::{self, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries};
-use crate::config::resource::{self, ServiceBackend, endpoint_id};
+use crate::config::resource::{self, Catalog, SecurityPolicy, ServiceBackend, Spec, endpoint_id};
+use crate::config::upstream::{Credentials, Mutation};
+use crate::config::value::Reference;
 
 /// The default of Envoy Gateway's `retry.numRetries`.
 const RETRIES: Retries = Retries { attempts: 2 };
@@ -57,12 +59,15 @@ impl Stage for BackendStage {
 /// AIServiceBackends into model servers.
 pub(super) struct ServiceBackendStage<'a> {
     replicas: &'a Index<Replicas>,
+    /// As they were read now, and last.
+    security_policies: [&'a Catalog<SecurityPolicy>; 2],
     built: ServiceBackends,
 }
 
 impl<'a> ServiceBackendStage<'a> {
-    pub(super) fn new(replicas: &'a Index<Replicas>) -> Self {
-        Self { replicas, built: ServiceBackends { list: Vec::new(), by_name: Index::of::<ServiceBackend>() } }
+    pub(super) fn new(replicas: &'a Index<Replicas>, security_policies: [&'a Catalog<SecurityPolicy>; 2]) -> Self {
+        let built = ServiceBackends { list: Vec::new(), further: Vec::new(), by_name: Index::of::<ServiceBackend>() };
+        Self { replicas, security_policies, built }
     }
 
     pub(super) fn finish(self) -> ServiceBackends {
@@ -72,38 +77,66 @@ impl<'a> ServiceBackendStage<'a> {
 
 impl Stage for ServiceBackendStage<'_> {
     type Spec = ServiceBackend;
-    type Built = model::Backend;
+    type Built = (model::Backend, Further);
 
     fn build(
         &self,
         name: &ObjectName,
         spec: &ServiceBackend,
         findings: &mut Vec<Diagnostic>,
-    ) -> Option<model::Backend> {
+    ) -> Option<(model::Backend, Further)> {
+        // What the policy says is asked later. That it is there is asked now, while the backend can still stay as it was.
+        if let Some(reference) = &spec.security_policy {
+            let wanted = reference.seen_from(name);
+            if self.security_policies.iter().all(|policies| policies.find(&wanted).is_none()) {
+                let missing = format!("there is no {} {wanted}", SecurityPolicy::KIND);
+                findings.push(
+                    Diagnostic::error(&reference.location, missing)
+                        .with_help("add the policy of that name, or remove the reference"),
+                );
+            }
+        }
         let Replicas { cluster, endpoints } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
         let affinity = Arc::new(AffinityPolicy { mode: fitting_mode(&endpoints), ..AffinityPolicy::default() });
-        Some(model::Backend {
+        let backend = model::Backend {
             name: name.clone(),
             cluster,
             endpoints,
+            api: spec.api.clone(),
+            credentials: Credentials::NotNeeded,
             affinity,
             retries: RETRIES,
             model_class: spec.model_class.clone(),
             limits: Vec::new(),
             limits_known: LimitsKnown::All,
-        })
+        };
+        let further = Further { mutation: spec.mutation.clone(), security_policy: spec.security_policy.clone() };
+        Some((backend, further))
     }
 
-    fn accept(&mut self, name: &ObjectName, built: Option<model::Backend>) {
-        let ServiceBackends { list, by_name } = &mut self.built;
+    fn accept(&mut self, name: &ObjectName, built: Option<(model::Backend, Further)>) {
+        let ServiceBackends { list, further, by_name } = &mut self.built;
         by_name.insert(name, built.is_some().then_some(list.len()));
-        list.extend(built);
+        if let Some((backend, more)) = built {
+            list.push(backend);
+            further.push(more);
+        }
     }
+}
+
+/// What an AIServiceBackend says to routes and policies.
+pub(super) struct Further {
+    /// What is changed of requests to it, where no route says otherwise.
+    pub(super) mutation: Mutation,
+    /// The policy that it names.
+    pub(super) security_policy: Option<Reference>,
 }
 
 /// The model servers.
 pub(super) struct ServiceBackends {
     pub(super) list: Vec<model::Backend>,
+    /// What others want to know of each.
+    pub(super) further: Vec<Further>,
     /// Indices into `list`.
     pub(super) by_name: Index<usize>,
 }

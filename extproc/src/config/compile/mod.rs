@@ -6,11 +6,13 @@
 
 mod affinity;
 mod backends;
+mod credentials;
 mod keys;
 mod limits;
 mod reference;
 mod routes;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ use super::source::{Documents, Lost};
 
 use affinity::AffinityStage;
 use backends::{BackendStage, ServiceBackendStage};
+use credentials::CredentialStage;
 use keys::KeyStage;
 use limits::{Limiting, QuotaStage, TokenLimitStage, TrafficStage};
 use routes::RouteStage;
@@ -52,15 +55,19 @@ pub fn compile(
 ) -> Result<Outcome, ConfigError> {
     let nothing = Resources::default();
     let previous = previous.unwrap_or(&nothing);
-    let Read { resources, lost, diagnostics, objects } = resource::read(documents);
+    let Read { resources, secrets, keys, lost, diagnostics, objects } = resource::read(documents);
     let mut build = Build { lost, diagnostics };
 
     let mut stage = BackendStage::new();
     let backends_kept = build.run(&mut stage, &resources.backends, &previous.backends);
     let replicas = stage.finish();
-    let mut stage = ServiceBackendStage::new(&replicas);
+    let mut stage = ServiceBackendStage::new(&replicas, [&resources.security_policies, &previous.security_policies]);
     let service_backends_kept = build.run(&mut stage, &resources.service_backends, &previous.service_backends);
     let service_backends = stage.finish();
+    let mut stage = CredentialStage::new(&service_backends, &secrets, keys, &previous.keys);
+    let security_policies_kept = build.run(&mut stage, &resources.security_policies, &previous.security_policies);
+    let keyed = stage.finish(&build.lost, &previous.served, &mut build.diagnostics);
+    let keys_kept = keyed.keys.clone();
     let mut stage = RouteStage::new(&service_backends);
     let routes_kept = build.run(&mut stage, &resources.routes, &previous.routes);
     let routes = stage.finish();
@@ -84,7 +91,9 @@ pub fn compile(
     for backend in &mut backends {
         Arc::make_mut(&mut backend.affinity).canon.secret_seed = settings.affinity_secret;
     }
-    let served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
+    let closed = keyed.apply(&mut backends);
+    let mut served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
+    served.backends.retain(|backend| !closed.contains(backend));
     let gate_config = keys::gate_config(&settings, access, &routes);
     let config = Config {
         generation,
@@ -104,6 +113,8 @@ pub fn compile(
         client_keys: client_keys_kept,
         traffic_policies: traffic_policies_kept,
         quotas: quotas_kept,
+        security_policies: security_policies_kept,
+        keys: keys_kept,
         guard,
         served,
     };
@@ -202,6 +213,7 @@ impl Build {
     }
 
     fn into_diagnostics(mut self) -> Vec<Diagnostic> {
+        hide_secrets(&mut self.diagnostics);
         // Objects are built in the order in which they refer to each other, so consequences come in their order already.
         fn place(diagnostic: &Diagnostic) -> (Origin, Option<(&str, usize)>) {
             match diagnostic.origin {
@@ -211,5 +223,15 @@ impl Build {
         }
         self.diagnostics.sort_by(|a, b| place(a).cmp(&place(b)));
         self.diagnostics
+    }
+}
+
+/// A report shows the line of a finding and those around it, and in a file with Secrets any of them may have a key.
+fn hide_secrets(diagnostics: &mut [Diagnostic]) {
+    let mut texts = HashMap::new();
+    for location in diagnostics.iter_mut().filter_map(|diagnostic| diagnostic.location.as_mut()) {
+        if *texts.entry(location.text_identity()).or_insert_with(|| location.may_be_beside_a_secret()) {
+            *location = location.clone().secret();
+        }
     }
 }

@@ -41,9 +41,11 @@ impl<'a> RouteStage<'a> {
     }
 
     fn target(&self, reference: &BackendRef, route: &ObjectName, findings: &mut Vec<Diagnostic>) -> Option<Target> {
-        let BackendRef { backend, weight, priority, model_override } = reference;
+        let BackendRef { backend, weight, priority, model_override, mutation } = reference;
         let backend = *self.backends.by_name.resolve(backend, route, findings)?;
-        Some(Target { backend, weight: *weight, priority: *priority, model_override: model_override.clone() })
+        let mutation = Arc::new(self.backends.further.get(backend)?.mutation.overruled_by(mutation));
+        let model_override = model_override.clone();
+        Some(Target { backend, weight: *weight, priority: *priority, model_override, mutation })
     }
 }
 

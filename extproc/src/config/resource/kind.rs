@@ -21,6 +21,9 @@ pub(super) enum Kind<'a> {
     CacheAffinityPolicy,
     ClientKey,
     QuotaPolicy,
+    SecurityPolicy,
+    /// Keys to upstreams may be in it.
+    Secret,
     /// BackendTrafficPolicy; ours where it counts tokens.
     TrafficPolicy,
     /// One that this sidecar is meant to act on and does not yet.
@@ -82,9 +85,7 @@ impl<'a> Kind<'a> {
             "CacheAffinityPolicy" => Self::CacheAffinityPolicy,
             "ClientKey" => Self::ClientKey,
             "TokenLimitPolicy" => Self::TokenLimitPolicy,
-            "BackendSecurityPolicy" => {
-                Self::Unsupported { consequence: "requests go upstream without its credentials" }
-            }
+            "BackendSecurityPolicy" => Self::SecurityPolicy,
             "BackendTrafficPolicy" => Self::TrafficPolicy,
             "QuotaPolicy" => Self::QuotaPolicy,
             "GatewayConfig" | "MCPRoute" => Self::Unsupported { consequence: "it is not applied here" },
@@ -94,7 +95,8 @@ impl<'a> Kind<'a> {
 
     fn of_another_group(group: &'a str, kind: &str) -> Result<Self, Misnamed> {
         // `Backend` and the like are names that other groups have a right to.
-        let ours = [(AI_GATEWAY, "AIGatewayRoute"), (AI_GATEWAY, "AIServiceBackend")]
+        let ours = ["AIGatewayRoute", "AIServiceBackend", "BackendSecurityPolicy"]
+            .map(|kind| (AI_GATEWAY, kind))
             .into_iter()
             .chain(ATTACHE_KINDS.map(|kind| (ATTACHE, kind)))
             .find(|(_, name)| *name == kind);
@@ -103,6 +105,7 @@ impl<'a> Kind<'a> {
             return Err(Misnamed { message, help: format!("write `apiVersion: {home}/v1alpha1`") });
         }
         Ok(match group {
+            "" if kind == "Secret" => Self::Secret,
             "" | "apps" | GATEWAY_API => Self::NotOurs,
             _ => Self::Foreign { group },
         })
@@ -117,7 +120,7 @@ mod tests {
     fn a_kind_belongs_to_its_group_and_version() {
         assert_eq!(Kind::of("aigateway.envoyproxy.io/v1beta1", "AIGatewayRoute"), Ok(Kind::Route));
         assert_eq!(Kind::of("attache.dev/v1alpha1", "ClientKey"), Ok(Kind::ClientKey));
-        assert_eq!(Kind::of("v1", "Secret"), Ok(Kind::NotOurs));
+        assert_eq!(Kind::of("v1", "ConfigMap"), Ok(Kind::NotOurs));
         assert_eq!(Kind::of("gateway.kgateway.dev/v1", "Backend"), Ok(Kind::Foreign { group: "gateway.kgateway.dev" }));
         let help = |api_version, kind| Kind::of(api_version, kind).unwrap_err().help;
         assert_eq!(help("attache.dev/v1alpha1", "ClientKeys"), "did you mean `ClientKey`?");

@@ -8,8 +8,11 @@ mod cache_affinity;
 mod client_key;
 mod kind;
 mod limit;
+mod mutation;
 mod quota;
 mod route;
+mod secret;
+mod security_policy;
 mod service_backend;
 mod token_limit;
 mod traffic;
@@ -22,7 +25,8 @@ use super::diagnostic::{Diagnostic, Location, Source};
 use super::fields::{Fields, FromNode, Log, quote};
 use super::model::ObjectName;
 use super::node::{Document, Entry, Node, Value};
-use super::source::{Documents, Lost};
+use super::source::{Documents, Keys, Lost};
+use super::upstream::ApiKey;
 use super::value::{DnsName, Located, header_value};
 use attache_proto::headers::COST_METADATA_NAMESPACE;
 
@@ -33,6 +37,8 @@ use kind::{Kind, Misnamed};
 pub(super) use limit::PriceTable;
 pub(super) use quota::{QuotaPolicy, QuotaSpec};
 pub(super) use route::{BackendRef, Route};
+pub(super) use secret::{KEY_ENTRY, Kept, KeyFault, Secrets};
+pub(super) use security_policy::{KeySpec, SecurityPolicy};
 pub(super) use service_backend::ServiceBackend;
 pub(super) use token_limit::{Counted, LimitSpec, LimitTarget, TokenLimitPolicy};
 pub(super) use traffic::{Sharing, TrafficPolicy, TrafficRule, TrafficTarget};
@@ -48,6 +54,9 @@ pub struct Resources {
     pub(super) client_keys: Catalog<ClientKey>,
     pub(super) traffic_policies: Catalog<TrafficPolicy>,
     pub(super) quotas: Catalog<QuotaPolicy>,
+    pub(super) security_policies: Catalog<SecurityPolicy>,
+    /// The keys that were in force, by their Secrets.
+    pub(super) keys: BTreeMap<ObjectName, ApiKey>,
     pub(super) guard: Guard,
     pub(super) served: Served,
 }
@@ -144,6 +153,9 @@ pub(super) trait Spec: FromNode {
     }
 }
 
+/// Where objects are whose namespace is not said.
+const DEFAULT_NAMESPACE: &str = "default";
+
 /// The labels of an object.
 pub(super) type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
@@ -163,6 +175,8 @@ pub(super) const MODEL_CLASS: &str = "attache.dev/model-class";
 #[derive(Debug, Default)]
 pub(super) struct Read {
     pub(super) resources: Resources,
+    pub(super) secrets: Secrets,
+    pub(super) keys: Keys,
     pub(super) lost: Vec<Lost>,
     pub(super) diagnostics: Vec<Diagnostic>,
     /// How many objects there were, of all kinds.
@@ -171,8 +185,9 @@ pub(super) struct Read {
 
 /// Reads every document.
 pub(super) fn read(documents: Documents) -> Read {
-    let Documents { documents, lost, diagnostics, .. } = documents;
-    let mut reader = Reader { read: Read { lost, diagnostics, ..Read::default() }, foreign: HashSet::new() };
+    let Documents { documents, secrets, keys, lost, diagnostics, .. } = documents;
+    let read = Read { secrets, keys, lost, diagnostics, ..Read::default() };
+    let mut reader = Reader { read, foreign: HashSet::new() };
     for Document { source, root, diagnostics } in documents {
         let state = if diagnostics.is_empty() { Text::Sound } else { Text::Faulty };
         reader.read.diagnostics.extend(diagnostics);
@@ -226,6 +241,11 @@ impl Reader {
             Ok(Kind::CacheAffinityPolicy) => resources.cache_affinities.read(node, text, log),
             Ok(Kind::ClientKey) => resources.client_keys.read(node, text, log),
             Ok(Kind::QuotaPolicy) => resources.quotas.read(node, text, log),
+            Ok(Kind::SecurityPolicy) => resources.security_policies.read(node, text, log),
+            Ok(Kind::Secret) => {
+                self.read.secrets.read(node);
+                Some(())
+            }
             Ok(Kind::TrafficPolicy) if traffic::counts_tokens(node) => resources.traffic_policies.read(node, text, log),
             Ok(Kind::TrafficPolicy) => {
                 let message =
@@ -321,7 +341,7 @@ impl FromNode for Metadata {
             let namespace: Option<DnsName> = fields.take("namespace");
             let labels = fields.take_with("labels", read_labels).unwrap_or_default();
             let annotations = fields.take_with("annotations", read_annotations).unwrap_or_default();
-            let namespace = namespace.map_or_else(|| Arc::from("default"), |namespace| namespace.0);
+            let namespace = namespace.map_or_else(|| Arc::from(DEFAULT_NAMESPACE), |namespace| namespace.0);
             let Located { value: DnsName(name), location } = name?;
             Some(Self { name: ObjectName { namespace, name }, location, labels, annotations })
         })

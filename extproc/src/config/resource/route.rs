@@ -8,11 +8,13 @@ use attache_proto::headers;
 use attache_proto::pass_through::PathPattern;
 
 use super::limit::Expression;
+use super::mutation::read_mutation;
 use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
 use crate::config::model::{CostSource, RequestCost, RuleMatch};
 use crate::config::node::Node;
+use crate::config::upstream::Mutation;
 use crate::config::value::{HeaderName, Located, Reference, Timestamp, number, one_of};
 use crate::limit::Cost;
 
@@ -47,6 +49,8 @@ pub(in crate::config) struct BackendRef {
     pub(in crate::config) weight: u32,
     pub(in crate::config) priority: u32,
     pub(in crate::config) model_override: Option<Arc<str>>,
+    /// What is changed of requests that go this way; it overrules the backend's.
+    pub(in crate::config) mutation: Mutation,
 }
 
 /// The default of the CRD.
@@ -236,8 +240,6 @@ impl FromNode for BackendRef {
         const MAX_WEIGHT: u32 = 1_000_000;
         Fields::read(node, log, |fields| {
             fields.accept(&["group", "port"]);
-            fields.unsupported("headerMutation", "headers go upstream as they are");
-            fields.unsupported("bodyMutation", "bodies go upstream as they are");
             fields.unsupported("responseBodyMutation", "answers go to clients as they are");
             fields.take_with("kind", |node, log| {
                 if node.text().is_some_and(|text| &**text == "InferencePool") {
@@ -250,7 +252,8 @@ impl FromNode for BackendRef {
             let weight = fields.take_with("weight", |node, log| number(node, log, 0, MAX_WEIGHT)).unwrap_or(1);
             let priority = fields.take("priority").unwrap_or(0);
             let model_override = fields.take("modelNameOverride");
-            Some(Self { backend: backend?, weight, priority, model_override })
+            let mutation = read_mutation(fields);
+            Some(Self { backend: backend?, weight, priority, model_override, mutation: mutation? })
         })
     }
 }

@@ -3,15 +3,24 @@
 use std::sync::Arc;
 
 use super::kind::ENVOY_GATEWAY;
+use super::mutation::read_mutation;
+use super::security_policy::read_policy_ref;
 use super::{Labels, MODEL_CLASS, Spec};
 use crate::config::fields::{Fields, FromNode, Log};
 use crate::config::node::Node;
-use crate::config::value::{Reference, one_of};
+use crate::config::upstream::{Api, Mutation, Schema};
+use crate::config::value::{Reference, one_of, path_prefix};
 
 #[derive(Debug)]
 pub(in crate::config) struct ServiceBackend {
     /// The Backend.
     pub(in crate::config) backend: Reference,
+    /// What it serves, and where.
+    pub(in crate::config) api: Api,
+    /// What is changed of requests to it.
+    pub(in crate::config) mutation: Mutation,
+    /// The BackendSecurityPolicy, where it is named here and not the other way round.
+    pub(in crate::config) security_policy: Option<Reference>,
     /// The class of the model behind it.
     pub(in crate::config) model_class: Option<Arc<str>>,
 }
@@ -28,13 +37,12 @@ impl FromNode for ServiceBackend {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             fields.unsupported("timeouts", "set `timeouts` of the route's rule");
-            fields.unsupported("headerMutation", "headers go upstream as they are");
-            fields.unsupported("bodyMutation", "bodies go upstream as they are");
             fields.unsupported("responseBodyMutation", "answers go to clients as they are");
-            let schema: Option<OpenAi> = fields.require("schema");
+            let api = fields.require("schema");
             let backend = fields.require_with("backendRef", read_backend_ref);
-            schema?;
-            Some(Self { backend: backend?, model_class: None })
+            let mutation = read_mutation(fields);
+            let security_policy = fields.take_with("backendSecurityPolicyRef", read_policy_ref);
+            Some(Self { backend: backend?, api: api?, mutation: mutation?, security_policy, model_class: None })
         })
     }
 }
@@ -48,25 +56,40 @@ fn read_backend_ref(node: &Node, log: &mut Log) -> Option<Reference> {
     })
 }
 
-/// The one schema there is so far.
-#[derive(Clone, Copy)]
-struct OpenAi;
+impl FromNode for Api {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        Fields::read(node, log, |fields| {
+            let schema = fields.require("name");
+            // Nobody wants the default for a prefix that is wrong.
+            let prefix_is_there = fields.has("prefix");
+            let prefix = fields.take_with("prefix", path_prefix);
+            // OpenAI's prefix by its older name; Envoy AI Gateway does not look at it any more.
+            let older_is_there = fields.has("version");
+            let older = fields.take_with("version", path_prefix);
+            let prefix = match (prefix_is_there, schema) {
+                (true, _) => prefix?,
+                (false, Some(Schema::OpenAi)) if older_is_there => older?,
+                (false, _) => Self::default().prefix,
+            };
+            Some(Self { schema: schema?, prefix })
+        })
+    }
+}
 
-impl FromNode for OpenAi {
+impl FromNode for Schema {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         /// The schemas that Envoy AI Gateway knows besides.
-        const LATER: [&str; 7] =
-            ["Anthropic", "AWSAnthropic", "AWSBedrock", "AzureOpenAI", "Cohere", "GCPAnthropic", "GCPVertexAI"];
-        Fields::read(node, log, |fields| {
-            fields.unsupported("version", "the path of a request stays as it is");
-            fields.unsupported("prefix", "the path of a request stays as it is");
-            fields.require_with("name", |node, log| {
-                if let Some(name) = node.text().filter(|name| LATER.contains(&&***name)) {
-                    let help = "use `OpenAI` if the server speaks it too; vLLM, SGLang, NIM and Ollama do";
-                    return log.fail(node, format!("the schema `{name}` is not supported yet"), help);
+        const LATER: [&str; 6] = ["AWSAnthropic", "AWSBedrock", "AzureOpenAI", "Cohere", "GCPAnthropic", "GCPVertexAI"];
+        if let Some(name) = node.text().filter(|name| LATER.contains(&&***name)) {
+            let help = match &**name {
+                "AzureOpenAI" => "use `OpenAI` with the prefix `/openai/v1`, where Azure serves OpenAI's own API",
+                "GCPVertexAI" => {
+                    "use `OpenAI` with the prefix of Google's OpenAI-compatible API, such as `/v1beta/openai`"
                 }
-                one_of(node, log, &[("OpenAI", Self)])
-            })
-        })
+                _ => "use `OpenAI` if the server speaks it too; vLLM, SGLang, NIM and Ollama do",
+            };
+            return log.fail(node, format!("the schema `{name}` is not supported yet"), help);
+        }
+        one_of(node, log, &[Self::OpenAi, Self::Anthropic].map(|schema| (schema.as_str(), schema)))
     }
 }
