@@ -61,3 +61,5 @@ mod shared_limits;
 mod sharing;
 #[cfg(test)]
 mod unified_endpoint;
+#[cfg(test)]
+mod upstreams;
