@@ -4,22 +4,21 @@ mod admin_client;
 mod explain;
 mod limits;
 mod placement;
+mod render;
 mod table;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use attache::affinity::SecretSeed;
+use attache::config;
 use attache::config::model::Settings;
 use attache::config::report::{Style, Verdict};
-use attache::config::{self, Outcome};
 use attache::limit::{RedisFiles, RedisOptions, RedisTarget};
-use attache::render::{self, ExtprocAddress, StaticOptions};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
 use attache::sharing;
@@ -27,6 +26,7 @@ use attache_gate::UnattachedStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use explain::ExplainArgs;
 use limits::LimitsCommand;
+use render::RenderCommand;
 use tracing_subscriber::EnvFilter;
 
 /// Turns an Envoy into a gateway for LLM traffic.
@@ -51,12 +51,6 @@ enum Command {
     Limits(LimitsCommand),
     /// Show what a request's prompt is for a cache: lengths and hashes, never its text.
     Explain(ExplainArgs),
-}
-
-#[derive(Debug, Subcommand)]
-enum RenderCommand {
-    /// One complete Envoy bootstrap.
-    Static(StaticArgs),
 }
 
 /// What must be the same for the sidecar and for the Envoy in front of it.
@@ -266,34 +260,13 @@ struct CheckArgs {
     settings: SettingsArgs,
 }
 
-#[derive(Debug, Args)]
-struct StaticArgs {
-    /// Files and directories with the operator's YAML.
-    #[arg(required = true)]
-    paths: Vec<PathBuf>,
-    /// Where Envoy listens.
-    #[arg(long, env = "ATTACHE_LISTEN", default_value = "127.0.0.1:10000", value_parser = socket_address)]
-    listen: SocketAddr,
-    /// Where the sidecar is: HOST:PORT or unix:/path.
-    #[arg(long, env = "ATTACHE_EXTPROC", default_value = "127.0.0.1:10001")]
-    extproc: ExtprocAddress,
-    /// The Wasm filter's file; without it the sidecar makes all checks.
-    #[arg(long, env = "ATTACHE_WASM")]
-    wasm: Option<PathBuf>,
-    /// Where Envoy's own admin interface listens; without it there is none.
-    #[arg(long, env = "ATTACHE_ADMIN", value_parser = socket_address)]
-    admin: Option<SocketAddr>,
-    #[command(flatten)]
-    settings: SettingsArgs,
-}
-
 impl Cli {
     /// Does what was asked.
     pub(crate) fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Run(args) => args.run(),
             Command::Check(args) => args.run(),
-            Command::Render(RenderCommand::Static(args)) => args.run(),
+            Command::Render(command) => command.run(),
             Command::Limits(command) => command.run(),
             Command::Explain(args) => args.run(),
         };
@@ -343,24 +316,6 @@ impl CheckArgs {
     }
 }
 
-impl StaticArgs {
-    fn run(self) -> Result<ExitCode, String> {
-        let Outcome { config, diagnostics, .. } =
-            config::compile(config::load(&self.paths), self.settings.into(), 1, None)
-                .map_err(|error| error.to_string())?;
-        for diagnostic in &diagnostics {
-            complain(&diagnostic.plain().to_string());
-        }
-        if diagnostics.iter().any(config::Diagnostic::is_error) {
-            return Err("nothing was rendered: the configuration has errors".to_owned());
-        }
-        let options = StaticOptions { listen: self.listen, extproc: self.extproc, wasm: self.wasm, admin: self.admin };
-        let bootstrap = render::bootstrap(&config, &options).map_err(|error| error.to_string())?;
-        io::stdout().lock().write_all(bootstrap.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 /// Says something on standard error, if anybody listens there.
 fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
@@ -383,11 +338,6 @@ fn log(format: LogFormat) {
 /// 73-76 against 74-75 us, added p99 0.9-1.5 against 2.0-3.3 ms.)
 fn default_workers() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get().div_ceil(3).max(2))
-}
-
-/// Envoy binds addresses, not names.
-fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("`{text}` is no IP address with a port; write 127.0.0.1:10000 or [::1]:10000"))
 }
 
 fn path_prefix(text: &str) -> Result<String, String> {
@@ -448,6 +398,5 @@ mod tests {
         assert!(duration("25").is_err() && duration("0s").is_err());
         assert_eq!(path_prefix("/a/"), Ok("/a".to_owned()));
         assert!(path_prefix("a").is_err() && path_prefix("/a b?").is_err());
-        assert!(socket_address("localhost:1").is_err() && socket_address("[::1]:10000").is_ok());
     }
 }

@@ -9,6 +9,7 @@ mod diagnostic;
 mod fields;
 pub mod model;
 mod node;
+mod publish;
 pub mod report;
 mod resource;
 mod secret_files;
@@ -19,10 +20,11 @@ mod value;
 pub use compile::{Outcome, compile};
 pub use diagnostic::{Diagnostic, Location, Origin, Severity};
 pub use model::Config;
+pub use publish::{Published, SecretInList, published};
 pub use report::check;
 pub use resource::Resources;
 pub use secret_files::directories as secret_directories;
-pub use source::{Documents, load};
+pub use source::{DocumentText, Documents, load};
 
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,15 @@ pub struct Documents {
     fingerprint: u64,
 }
 
+/// One file that was read, or what stands for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentText {
+    /// The path, or the name it was given.
+    pub name: String,
+    /// All of it.
+    pub text: String,
+}
+
 /// A file or directory of which something could not be read, so that what is missing from it may still be wanted.
 #[derive(Debug)]
 pub(super) struct Lost {
@@ -107,6 +116,19 @@ impl Documents {
     /// for many reasons, a log file that is written into it among them.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// The texts that there are documents of, in the order in which they were read.
+    pub fn texts(&self) -> Vec<DocumentText> {
+        let mut sources: Vec<&Arc<Source>> = Vec::new();
+        for document in &self.documents {
+            if sources.last().is_none_or(|last| !Arc::ptr_eq(last, &document.source)) {
+                sources.push(&document.source);
+            }
+        }
+        let text =
+            |source: &&Arc<Source>| DocumentText { name: source.name().to_owned(), text: source.inner().clone() };
+        sources.iter().map(text).collect()
     }
 
     fn read(&mut self, path: &Path) {

@@ -90,7 +90,7 @@ fn local_replies() -> Value {
     // cluster, a name that does not resolve, idle, overloaded.
     const FAILED: [&str; 12] = ["UF", "UT", "LR", "UR", "UC", "UPE", "UO", "URX", "NC", "DF", "SI", "OM"];
     json!({"mappers": [
-        unavailable(&NO_HOST, "the gateway cannot serve requests at the moment; retry in a second"),
+        unavailable(&NO_HOST, UNAVAILABLE),
         json!({
             "# Idle before the request was complete. Of one that is, Envoy says 504.": null,
             "filter": unfinished(),
@@ -121,5 +121,13 @@ fn unavailable(flags: &[&str], message: &str) -> Value {
 }
 
 fn error(kind: &str, message: &str) -> Value {
-    json!({"json_format": {"error": {"message": message, "type": kind, "param": null, "code": null}}})
+    json!({"json_format": error_body(kind, message)})
+}
+
+/// What clients read of a request that nobody could serve.
+pub(super) const UNAVAILABLE: &str = "the gateway cannot serve requests at the moment; retry in a second";
+
+/// An error as OpenAI's clients read it.
+pub(super) fn error_body(kind: &str, message: &str) -> Value {
+    json!({"error": {"message": message, "type": kind, "param": null, "code": null}})
 }

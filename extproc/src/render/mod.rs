@@ -1,10 +1,11 @@
 //! Envoy's own configuration, made from ours.
 //!
-//! [`bootstrap`] gives the `static` profile: one complete file for an Envoy that nobody else configures. It is pure: the same
-//! input gives the same bytes.
+//! [`bootstrap`] gives the `static` profile: one complete file for an Envoy that nobody else configures. [`envoy_gateway`] gives
+//! objects for an Envoy Gateway, which configures its Envoys by them. Both are pure: the same input gives the same bytes.
 
 mod address;
 mod clusters;
+pub mod envoy_gateway;
 mod filters;
 mod listener;
 mod options;

@@ -33,7 +33,7 @@ pub(super) fn routes(config: &Config) -> Value {
 }
 
 /// The chunk that goes over the cap must still fit, or nobody could refuse it.
-const BODY_SLACK_BYTES: u64 = 64 * 1024;
+pub(super) const BODY_SLACK_BYTES: u64 = 64 * 1024;
 
 /// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals.
 fn headers_kept_from_upstreams() -> Vec<&'static str> {

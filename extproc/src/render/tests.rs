@@ -21,15 +21,15 @@ fn object(name: &str) -> ObjectName {
     ObjectName { namespace: Arc::from("default"), name: Arc::from(name) }
 }
 
-fn ip(text: &str) -> EndpointAddress {
+pub(super) fn ip(text: &str) -> EndpointAddress {
     EndpointAddress::Ip(text.parse().unwrap())
 }
 
-fn fqdn(hostname: &str, port: u16) -> EndpointAddress {
+pub(super) fn fqdn(hostname: &str, port: u16) -> EndpointAddress {
     EndpointAddress::Fqdn { hostname: Arc::from(hostname), port }
 }
 
-fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAddress>) -> Backend {
+pub(super) fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAddress>) -> Backend {
     let cluster: Arc<str> = Arc::from(format!("default/{name}"));
     let endpoints = addresses.into_iter().map(|address| {
         let id = match &address {
@@ -53,7 +53,7 @@ fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAddress>) -> 
     }
 }
 
-fn config(backends: Vec<Backend>) -> Config {
+pub(super) fn config(backends: Vec<Backend>) -> Config {
     let target = |backend| Target { backend, weight: 1, priority: 0, model_override: None, mutation: Arc::default() };
     let targets = (0..backends.len()).map(target);
     let rule = Rule {

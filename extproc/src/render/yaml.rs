@@ -31,6 +31,9 @@ fn field(key: &str, value: &Value, indent: usize, out: &mut String) {
         return comment(text.trim(), indent, out);
     }
     let key = string(key);
+    if let Some(text) = value.as_str().filter(|text| is_literal(text)) {
+        return literal(&key, text, indent, out);
+    }
     match one_line(value, indent + key.len() + 2) {
         Some(value) => line(&format!("{key}: {value}"), indent, out),
         None => {
@@ -58,6 +61,31 @@ fn element(item: &Value, indent: usize, out: &mut String) {
         line(first.trim_start(), indent, out);
     }
     out.push_str(rest);
+}
+
+/// A text of several lines as it is (YAML 1.2.2, 8.1.2).
+fn literal(key: &str, text: &str, indent: usize, out: &mut String) {
+    // Without a number, the first line with something in it says how far all are indented.
+    let indented = if text.trim_start_matches('\n').starts_with(' ') { "2" } else { "" };
+    let (body, end) = match text.strip_suffix('\n') {
+        None => (text, "-"),
+        Some(body) if body.ends_with('\n') => (body, "+"),
+        Some(body) => (body, ""),
+    };
+    line(&format!("{key}: |{indented}{end}"), indent, out);
+    for text in body.split('\n') {
+        line(text, if text.is_empty() { 0 } else { indent + 2 }, out);
+    }
+}
+
+/// Whether a reader gives back every letter of this text if it stands there as it is.
+fn is_literal(text: &str) -> bool {
+    let printable = |letter: char| {
+        matches!(letter, '\n' | '\t' | ' '..='~' | '\u{a0}'..)
+            && !matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    };
+    let plain = |line: &str| line.is_empty() || !(line.starts_with('\t') || line.trim().is_empty());
+    text.contains('\n') && !text.trim().is_empty() && text.chars().all(printable) && text.split('\n').all(plain)
 }
 
 fn comment(text: &str, indent: usize, out: &mut String) {
@@ -176,6 +204,12 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_several_lines_stand_as_they_are() {
+        let text = emit(&json!({"a": "x: 1\n\n  y\n", "b": {"c": " x\ny", "d": "x\n\n"}, "e": "x\r\n"}));
+        assert_eq!(text, "a: |\n  x: 1\n\n    y\nb:\n  c: |2-\n     x\n    y\n  d: |+\n    x\n\ne: \"x\\r\\n\"\n");
+    }
+
+    #[test]
     fn strings_that_look_like_something_else_are_quoted() {
         let shown =
             ["true", "No", "12", "1e3", "10s", "", "a: b", "a #b", "@type", "- a", "ns/name", "a\nb", "{\"a\":'1'}"]
@@ -205,6 +239,7 @@ mod tests {
             any::<i64>().prop_map(Value::from),
             "\\PC{0,12}".prop_map(Value::from),
             "[a-z0-9 :'\"\\n\\t{}#,-]{0,80}".prop_map(Value::from),
+            "([a-z #:-]{0,6}\\n){1,4}[ a-z]{0,3}".prop_map(Value::from),
         ];
         scalar.prop_recursive(5, 40, 5, |inner| {
             prop_oneof![

@@ -82,6 +82,25 @@ impl fmt::Display for Address {
 }
 
 impl RedisTarget {
+    /// Whether the URL has a password in it, Redis's or the sentinels'.
+    pub fn has_password(&self) -> bool {
+        [&self.login, &self.sentinel_login].iter().any(|login| matches!(login.password, Password::Text(_)))
+    }
+
+    /// The hosts and ports that the URL names; none where it names a Unix socket.
+    pub fn tcp_addresses(&self) -> Vec<(&str, u16)> {
+        let addresses = match &self.place {
+            Place::Server(address) => std::slice::from_ref(address),
+            Place::Sentinels { sentinels, .. } => sentinels,
+            Place::Cluster { seeds } => seeds,
+        };
+        let addresses = addresses.iter().filter_map(|address| match address {
+            Address::Tcp { host, port } => Some((host.as_str(), *port)),
+            Address::Unix(_) => None,
+        });
+        addresses.collect()
+    }
+
     /// With what stands in files.
     ///
     /// # Errors

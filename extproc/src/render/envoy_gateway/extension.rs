@@ -1,0 +1,126 @@
+//! The EnvoyExtensionPolicy: which filters run, on which routes, and where the sidecar is.
+
+use attache_gate::{AnswerTime, GateConfig};
+use attache_proto::headers::COST_METADATA_NAMESPACE;
+use serde_json::{Map, Value, json};
+
+use super::error::GatewayError;
+use super::object::{BACKEND, ENVOY_EXTENSION_POLICY, ENVOY_GATEWAY, object, route_refs};
+use super::options::{GatewayOptions, SidecarForm, WasmSource};
+use super::plan::Plan;
+use super::pod::{EXTPROC_PORT, SOCKET};
+use super::routes::way_in_name;
+use super::traffic::{CONNECTION_BUFFER, circuit_breaker};
+use crate::config::Config;
+
+/// The sidecar as a Backend, where it is a socket, and the policy.
+pub(super) fn extension(
+    config: &Config,
+    plan: &Plan<'_>,
+    options: &GatewayOptions,
+) -> Result<Vec<Value>, GatewayError> {
+    let mut objects = Vec::new();
+    if options.sidecar == SidecarForm::Container {
+        let comment = "The sidecar, in the pod of whoever asks it. Envoy Gateway heeds Backends where its configuration says \
+                       `extensionApis: {enableBackend: true}`.";
+        let spec = json!({"endpoints": [{"unix": {"path": SOCKET}}]});
+        objects.push(object(
+            BACKEND,
+            &options.gateway.namespace,
+            &sidecar_name(options),
+            options,
+            comment,
+            json!({"spec": spec}),
+        ));
+    }
+    objects.push(policy(config, plan, options)?);
+    Ok(objects)
+}
+
+/// The Backend or Service of the sidecar.
+pub(super) fn sidecar_name(options: &GatewayOptions) -> String {
+    options.named("sidecar")
+}
+
+fn policy(config: &Config, plan: &Plan<'_>, options: &GatewayOptions) -> Result<Value, GatewayError> {
+    let way_in = way_in_name(options);
+    let routes = std::iter::once(&*way_in).chain(plan.routes().map(|route| &*route.name));
+    let mut spec = Map::new();
+    spec.insert(
+        "# On the way in, where filters are chosen for a request once and for all. On the routes to model servers as well: what \
+         reached one of them directly would be asked about, too."
+            .to_owned(),
+        Value::Null,
+    );
+    spec.insert("targetRefs".to_owned(), json!(route_refs(routes)));
+    if let Some(source) = &options.wasm {
+        spec.insert("wasm".to_owned(), json!([wasm(config, source)?]));
+    }
+    spec.insert("extProc".to_owned(), json!([ext_proc(options)]));
+    let comment =
+        "The filters: what the sidecar is told of a request, and what becomes of it when the sidecar is away.";
+    let name = options.base();
+    Ok(object(ENVOY_EXTENSION_POLICY, &options.gateway.namespace, &name, options, comment, json!({"spec": spec})))
+}
+
+fn wasm(config: &Config, source: &WasmSource) -> Result<Value, GatewayError> {
+    // Envoy Gateway has no word for `allow_on_headers_stop_iteration`, without which there is no body to wait for.
+    let gate_config = GateConfig { answers: AnswerTime::AtOnce, ..config.gate_config.clone() };
+    let gate_config =
+        serde_json::to_value(&gate_config).map_err(|error| GatewayError::GateConfig(error.to_string()))?;
+    let code = match source.url.strip_prefix("oci://") {
+        Some(image) => json!({"type": "Image", "image": {"url": image, "sha256": source.sha256}}),
+        None => json!({"type": "HTTP", "http": {"url": source.url, "sha256": source.sha256}}),
+    };
+    Ok(json!({
+        "# Refuses by the headers alone, in microseconds. The sidecar checks everything again, so a request goes on without it \
+            where it has failed.": null,
+        "name": "attache",
+        "rootID": "attache",
+        "code": code,
+        "failOpen": true,
+        "# Keys and models as they were when this was rendered. Render anew when they change: the filter refuses what it does \
+            not know.": null,
+        "config": gate_config,
+    }))
+}
+
+fn ext_proc(options: &GatewayOptions) -> Value {
+    json!({
+        "backendRefs": [sidecar_ref(options)],
+        "# So that answers which are under way outlive the sidecar. A request that it did not see still goes nowhere: no rule \
+            but the last of all matches.": null,
+        "failOpen": true,
+        "# It bounds the sidecar's silence, for each message.": null,
+        "messageTimeout": "10s",
+        "processingMode": {
+            "request": {"body": "Buffered"},
+            "# Which replica has answered.": null,
+            "response": {"body": "Streamed", "attributes": ["upstream.address"]},
+        },
+        "# The costs that llmRequestCosts names, for access logs and rate limits.": null,
+        "metadata": {"writableNamespaces": [COST_METADATA_NAMESPACE]},
+        "backendSettings": {
+            "# Every request is a stream for as long as its answer lasts: the default of 1024 would be the gateway's limit.": null,
+            "circuitBreaker": circuit_breaker(),
+            "timeout": {"tcp": {"connectTimeout": "1s"}},
+            "connection": {"bufferLimit": CONNECTION_BUFFER},
+        },
+    })
+}
+
+fn sidecar_ref(options: &GatewayOptions) -> Value {
+    let name = sidecar_name(options);
+    match options.sidecar {
+        SidecarForm::Container => json!({"group": ENVOY_GATEWAY, "kind": "Backend", "name": name}),
+        SidecarForm::Deployment { .. } => {
+            let mut service = Map::new();
+            service.insert("name".to_owned(), json!(name));
+            if options.sidecar_namespace() != &*options.gateway.namespace {
+                service.insert("namespace".to_owned(), json!(options.sidecar_namespace()));
+            }
+            service.insert("port".to_owned(), json!(EXTPROC_PORT));
+            Value::Object(service)
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Manifests for an Envoy Gateway that is there already: standard objects alone.
+//!
+//! [`manifests`] says in Envoy Gateway's words what [`bootstrap`](super::bootstrap) says in Envoy's. What each field becomes
+//! in Envoy's configuration is told in `docs/envoy-gateway.md`. It is pure: the same input gives the same bytes.
+
+mod backends;
+mod config_map;
+mod deployment;
+mod error;
+mod extension;
+mod names;
+mod network;
+mod object;
+mod options;
+mod plan;
+mod pod;
+mod proxy;
+mod routes;
+mod traffic;
+
+use serde_json::Value;
+
+use config_map::ConfigFiles;
+use plan::Plan;
+
+use super::yaml;
+use crate::config::{Config, DocumentText};
+
+pub use error::GatewayError;
+pub use options::{
+    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidWasm, SidecarForm, WasmSource, is_dns_label,
+    is_dns_subdomain,
+};
+
+/// The objects, as YAML documents in the order in which they are best applied. `texts` are the documents of which `config` was
+/// compiled.
+///
+/// # Errors
+/// Everything for which Envoy Gateway or Kubernetes would refuse an object, or what an object must not show.
+pub fn manifests(
+    config: &Config,
+    texts: &[DocumentText],
+    options: &GatewayOptions,
+) -> Result<String, Vec<GatewayError>> {
+    let mut errors = Vec::new();
+    let plan = keep(Plan::new(config, options), &mut errors);
+    let files = keep(ConfigFiles::new(texts, options), &mut errors);
+    let client_traffic =
+        keep(traffic::client_traffic_policy(config, options).map_err(|error| vec![error]), &mut errors);
+    errors.extend(redis_faults(options));
+    let (Some(plan), Some(files), Some(client_traffic)) = (plan, files, client_traffic) else { return Err(errors) };
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let mut objects = vec![files.config_map(options)];
+    if let SidecarForm::Deployment { replicas } = options.sidecar {
+        objects.extend(deployment::deployment(replicas, config, &files, options));
+        objects.push(network::network_policy(config, options));
+        objects.extend(network::reference_grant(options));
+    }
+    objects.extend(proxy::envoy_proxy(config, &files, options));
+    objects.push(client_traffic);
+    objects.extend(backends::backends(&plan, options));
+    objects.extend(routes::routes(config, &plan, options));
+    objects.extend(traffic::backend_traffic_policies(&plan, options));
+    objects.extend(extension::extension(config, &plan, options).map_err(|error| vec![error])?);
+    Ok(documents(&header(options), &objects))
+}
+
+fn keep<T>(result: Result<T, Vec<GatewayError>>, errors: &mut Vec<GatewayError>) -> Option<T> {
+    result.map_err(|found| errors.extend(found)).ok()
+}
+
+fn redis_faults(options: &GatewayOptions) -> Vec<GatewayError> {
+    let Some(redis) = &options.redis else { return Vec::new() };
+    let mut faults = Vec::new();
+    if redis.target.has_password() {
+        faults.push(GatewayError::RedisPassword);
+    }
+    if redis.target.tcp_addresses().is_empty() {
+        faults.push(GatewayError::RedisSocket);
+    }
+    faults
+}
+
+fn header(options: &GatewayOptions) -> String {
+    format!(
+        "\
+# Manifests for Envoy Gateway v1.8 and v1.9, rendered by `attache render envoy-gateway` for the Gateway
+# {gateway}, which has to be there. Change the documents they were rendered from, not this file, and apply with
+# `kubectl apply --server-side --prune -l app.kubernetes.io/instance={base}`, or without --prune the first time.
+#
+# Before: Envoy Gateway's own configuration needs `extensionApis: {{enableBackend: true}}`. What you have to decide stands at
+# each object after `Decide`. What each field becomes in Envoy is told in docs/envoy-gateway.md.
+",
+        gateway = options.gateway,
+        base = options.base(),
+    )
+}
+
+fn documents(header: &str, objects: &[Value]) -> String {
+    let mut text = header.to_owned();
+    for object in objects {
+        text.push_str("---\n");
+        text.push_str(&yaml::emit(object));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
