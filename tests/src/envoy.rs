@@ -1,4 +1,4 @@
-//! A real Envoy, on the bootstrap that `attache render static` writes.
+//! A real Envoy, on the bootstrap that `attache render static` writes, or on what Envoy Gateway would give it.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +11,11 @@ use std::{
 use crate::{
     client::Client,
     error::{Error, LastLines, Result},
+    gateway_profile::{self, Places},
     port,
     process::{Process, Signal},
     sidecar::{http, page},
-    tools,
+    tools::{self, Profile},
 };
 
 /// How an Envoy is started.
@@ -174,11 +175,21 @@ async fn launch(
     Ok(process)
 }
 
-/// The bootstrap that `attache render static` writes.
+/// The bootstrap, by the profile under test.
 ///
 /// # Errors
 /// When the configuration has errors.
 pub async fn render(options: &EnvoyOptions, listen: SocketAddr, admin: SocketAddr) -> Result<String> {
+    match tools::profile()? {
+        Profile::Static => render_static(options, listen, admin).await,
+        Profile::EnvoyGateway => {
+            let places = Places { listen, admin, extproc: options.extproc.clone(), wasm: options.wasm.clone() };
+            gateway_profile::render(&options.config, &options.environment, &places).await
+        }
+    }
+}
+
+async fn render_static(options: &EnvoyOptions, listen: SocketAddr, admin: SocketAddr) -> Result<String> {
     let mut command = tools::attache()?;
     command.args(["render", "static"]).args(&options.config);
     command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string(), "--extproc", &options.extproc]);

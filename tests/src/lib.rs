@@ -24,6 +24,7 @@ pub mod counters;
 pub mod directory;
 pub mod envoy;
 pub mod error;
+pub mod gateway_profile;
 pub mod metrics;
 pub mod port;
 pub mod process;

@@ -45,6 +45,24 @@ pub fn attache() -> Result<Command> {
     Ok(command)
 }
 
+/// What an Envoy under test is configured by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// `attache render static`.
+    Static,
+    /// `attache render envoy-gateway`, and what Envoy Gateway makes of that.
+    EnvoyGateway,
+}
+
+/// The profile that `ATTACHE_TEST_PROFILE` names; `static` without.
+pub fn profile() -> Result<Profile> {
+    match env::var("ATTACHE_TEST_PROFILE").unwrap_or_default().as_str() {
+        "" | "static" => Ok(Profile::Static),
+        "envoy-gateway" => Ok(Profile::EnvoyGateway),
+        other => Err(Error::unexpected("ATTACHE_TEST_PROFILE is neither static nor envoy-gateway", other)),
+    }
+}
+
 /// Where all temporary files go: Cargo's target directory.
 pub fn target_directory() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR")

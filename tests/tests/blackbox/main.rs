@@ -36,6 +36,8 @@ mod failing_closed;
 #[cfg(test)]
 mod fallback;
 #[cfg(test)]
+mod gateway_profile;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod limits;

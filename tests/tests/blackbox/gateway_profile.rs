@@ -1,0 +1,102 @@
+//! The manifests for Envoy Gateway mean what we think: an Envoy that is configured as Envoy Gateway would configure it serves,
+//! refuses, counts and places as ours does. The rest of this suite runs on it with `ATTACHE_TEST_PROFILE=envoy-gateway`.
+
+use attache_tests::{
+    Answer, Envoy, Stack,
+    gateway_profile::{self, Places},
+    port, tools,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::documents::{affinity, key, limits, pool, route, route_with};
+
+/// A second Envoy before the stack's sidecar.
+async fn envoy_of(stack: &Stack, wasm: bool) -> Envoy {
+    let places = Places {
+        listen: port::free().unwrap(),
+        admin: port::free().unwrap(),
+        extproc: stack.gateway.sidecar.listen().to_owned(),
+        wasm: wasm.then(|| tools::wasm_filter().unwrap()),
+    };
+    let config = [stack.directory().join("config/attache.yaml")];
+    let text = gateway_profile::render(&config, &[], &places).await.unwrap();
+    let bootstrap = stack.directory().join("envoy-gateway.yaml");
+    std::fs::write(&bootstrap, text).unwrap();
+    Envoy::start_with("envoy-gateway", &bootstrap, places.listen, places.admin, stack.directory()).await.unwrap()
+}
+
+fn chat(model: &str) -> Value {
+    json!({"model": model, "messages": [{"role": "user", "content": "Hello there"}]})
+}
+
+#[tokio::test]
+async fn requests_are_rewritten_counted_and_limited_on_what_the_manifests_become() {
+    let costs = "llmRequestCosts: [{metadataKey: llm_total_token, type: TotalToken}]";
+    let documents = pool()
+        + &route_with("unified", "assistant", "{name: pool, modelNameOverride: served}", costs)
+        + &limits("unified", "{name: day, per: [key], limit: 1000000, window: 300d}")
+        + &key("a", "acme", "unified");
+    let stack = Stack::builder(documents).models(2).without_wasm().start().await.unwrap();
+    for wasm in [false, true] {
+        let envoy = envoy_of(&stack, wasm).await;
+        let client = envoy.client().unwrap().with_key("sk-a");
+        let whole = client.chat(&chat("assistant")).await.unwrap();
+        assert_eq!((whole.status, &whole.json().unwrap()["model"]), (200, &json!("served")), "{}", whole.text());
+        let events = client.stream_chat(&chat("assistant")).await.unwrap();
+        assert!(events.header("x-ratelimit-remaining-tokens").is_some());
+        assert!(events.rest().await.is_done());
+        let large = json!({"model": "assistant", "messages": [{"role": "user", "content": "x".repeat(5 << 20)}]});
+        assert_eq!(client.chat(&large).await.unwrap().status, 200);
+        let refused = client.chat(&chat("nobody")).await.unwrap();
+        assert_eq!((refused.status, &refused.json().unwrap()["error"]["code"]), (404, &json!("model_not_found")));
+        assert_eq!(envoy.client().unwrap().chat(&chat("assistant")).await.unwrap().status, 401);
+        let raw = client.request(Method::POST, "/v1/chat/completions").body("not json");
+        assert_eq!(Answer::to(raw).await.unwrap().status, 400);
+        assert_eq!(envoy.stats().await.unwrap().passed_by_filter() > 0, wasm);
+    }
+}
+
+#[tokio::test]
+async fn a_client_cannot_choose_its_model_server_and_nothing_of_ours_leaves() {
+    let documents = pool() + &route("open", "m", "{name: pool}");
+    let mut stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
+    let envoy = envoy_of(&stack, false).await;
+    let spoofed = || {
+        let headers = [("x-attache-cluster", "default/pool"), ("x-gateway-destination-endpoint", "127.0.0.1:1")];
+        headers.into_iter().fold(envoy.client().unwrap(), |client, (name, value)| client.with_header(name, value))
+    };
+    let answer = spoofed().chat(&chat("m")).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    for name in attache_proto::headers::OWNED {
+        assert_eq!(answer.header(name), None, "{name}");
+    }
+    let sent = stack.models[0].requests();
+    let names = sent[0].headers.iter().map(|(name, _)| name.to_string());
+    let ours: Vec<_> = names.filter(|name| name.starts_with("x-attache") || name.starts_with("x-envoy")).collect();
+    assert_eq!(ours.iter().filter(|name| name.starts_with("x-attache")).count(), 0, "{ours:?}");
+
+    stack.gateway.sidecar.kill().await.unwrap();
+    let answer = spoofed().chat(&chat("m")).await.unwrap();
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", answer.text());
+    assert_eq!(answer.json().unwrap()["error"]["type"], "server_error");
+    assert_eq!(stack.models[0].requests_total(), 1);
+}
+
+#[tokio::test]
+async fn placement_reaches_the_replica_that_the_sidecar_chose_in_both_modes() {
+    for mode in ["endpoint", "cluster"] {
+        let documents = pool()
+            + &route("open", "m", "{name: pool}")
+            + &affinity("pool", &format!("mode: {mode}, sessionHeader: x-session-id"));
+        let stack = Stack::builder(documents).models(3).without_wasm().start().await.unwrap();
+        let envoy = envoy_of(&stack, false).await;
+        let client = envoy.client().unwrap().with_header("x-session-id", "one");
+        for _ in 0..6 {
+            assert_eq!(client.chat(&chat("m")).await.unwrap().status, 200);
+        }
+        let mut served: Vec<_> = stack.models.iter().map(|model| model.requests_total()).collect();
+        served.sort_unstable();
+        assert_eq!(served, [0, 0, 6], "{mode}");
+    }
+}
