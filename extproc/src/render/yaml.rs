@@ -106,9 +106,9 @@ fn line(text: &str, indent: usize, out: &mut String) {
     out.push('\n');
 }
 
-/// The value on one line, where it fits after `column` and has no comment; a scalar always fits.
+/// The value on one line, where it fits after `column` and has nothing that needs lines of its own; a scalar always fits.
 fn one_line(value: &Value, column: usize) -> Option<String> {
-    if has_comment(value) {
+    if needs_lines(value) {
         return None;
     }
     let text = flow(value);
@@ -116,10 +116,12 @@ fn one_line(value: &Value, column: usize) -> Option<String> {
     (fits || !(value.is_object() || value.is_array())).then_some(text)
 }
 
-fn has_comment(value: &Value) -> bool {
+/// Comments do, and texts of several lines.
+fn needs_lines(value: &Value) -> bool {
     match value {
-        Value::Object(fields) => fields.iter().any(|(key, value)| key.starts_with('#') || has_comment(value)),
-        Value::Array(items) => items.iter().any(has_comment),
+        Value::Object(fields) => fields.iter().any(|(key, value)| key.starts_with('#') || needs_lines(value)),
+        Value::Array(items) => items.iter().any(needs_lines),
+        Value::String(text) => is_literal(text),
         _ => false,
     }
 }
