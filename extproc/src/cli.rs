@@ -1,6 +1,7 @@
 //! Commands and options. Each option has an environment variable, `ATTACHE_...`.
 
 mod admin_client;
+mod doctor;
 mod explain;
 mod limits;
 mod placement;
@@ -24,6 +25,7 @@ use attache::server::listen::ListenAddress;
 use attache::sharing;
 use attache_gate::UnattachedStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use doctor::DoctorArgs;
 use explain::ExplainArgs;
 use limits::LimitsCommand;
 use render::RenderCommand;
@@ -51,6 +53,8 @@ enum Command {
     Limits(LimitsCommand),
     /// Show what a request's prompt is for a cache: lengths and hashes, never its text.
     Explain(ExplainArgs),
+    /// Say whether an Envoy sends its traffic through the sidecar, and what about it will hurt.
+    Doctor(DoctorArgs),
 }
 
 /// What must be the same for the sidecar and for the Envoy in front of it.
@@ -269,6 +273,7 @@ impl Cli {
             Command::Render(command) => command.run(),
             Command::Limits(command) => command.run(),
             Command::Explain(args) => args.run(),
+            Command::Doctor(args) => args.run(),
         };
         result.unwrap_or_else(|error| {
             complain(&format!("attache: {error}"));

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod affinity;
 pub mod config;
+pub mod doctor;
 pub mod exchange;
 pub mod limit;
 pub mod reload;

@@ -1,4 +1,4 @@
-//! The admin port: health, metrics, the configuration in force, how limits stand and what replicas are thought to hold. It is for
+//! The admin port: health, whether Envoy asks us, metrics, the configuration in force, how limits stand and what replicas are thought to hold. It is for
 //! operators and probes and shows no secret.
 
 mod affinity;
@@ -7,7 +7,7 @@ mod limits;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{DefaultBodyLimit, State};
@@ -41,6 +41,7 @@ impl Admin {
         Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
+            .route("/attached", get(attached))
             .route("/metrics", get(metrics))
             .route("/config", get(config))
             .route("/limits", get(limits::show))
@@ -56,12 +57,33 @@ impl Admin {
     }
 }
 
+/// The status says whether requests may come, the text whether they do: a sidecar that is not ready before somebody asks it
+/// would never be asked.
 async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
-    if admin.ready.load(Ordering::Acquire) {
-        (StatusCode::OK, "ready\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready: starting or draining\n")
+    if !admin.ready.load(Ordering::Acquire) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "not ready: starting or draining\n".to_owned());
     }
+    let seen = admin.world.telemetry.attached().at(SystemTime::now());
+    let attached = match (seen.last_stream_seconds_ago, seen.last_refusal) {
+        (None, _) => "not attached: Envoy has opened no stream yet".to_owned(),
+        (Some(ago), _) if seen.is_attached => format!("attached: the last stream began {ago} s ago"),
+        (Some(ago), refusal) => {
+            format!("not attached: Envoy's stream of {ago} s ago was refused: {}", refusal.unwrap_or_default())
+        }
+    };
+    (StatusCode::OK, format!("ready\n{attached}\n"))
+}
+
+async fn attached(State(admin): State<Admin>) -> Json<Value> {
+    let seen = admin.world.telemetry.attached().at(SystemTime::now());
+    let [(streamed, of_streamed), (buffered, of_buffered)] = seen.streams;
+    Json(json!({
+        "attached": seen.is_attached,
+        "last_stream_seconds_ago": seen.last_stream_seconds_ago,
+        "streams": {streamed: of_streamed, buffered: of_buffered},
+        "refused": seen.refused,
+        "last_refusal": seen.last_refusal,
+    }))
 }
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {

@@ -47,7 +47,8 @@ impl<'a> Scene<'a> {
             })
             .collect();
         let routes = gateway.routes();
-        let marked = processors.iter().find(|(filter, processor)| is_marked(filter.name) || is_marked(cluster(processor)));
+        let marked =
+            processors.iter().find(|(filter, processor)| is_marked(filter.name) || is_marked(cluster(processor)));
         let only = match processors.as_slice() {
             [only] if routes.iter().any(Route::is_target) => Some(only),
             _ => None,
@@ -116,7 +117,8 @@ impl<'a> Scene<'a> {
         let clusters = route.clusters();
         let leads_nowhere = |cluster: &&str| {
             // A cluster that is not there is a 503 as well.
-            !self.proxy.clusters.contains_key(cluster) || self.proxy.hosts(cluster).is_some_and(|hosts| hosts.is_empty())
+            !self.proxy.clusters.contains_key(cluster)
+                || self.proxy.hosts(cluster).is_some_and(|hosts| hosts.is_empty())
         };
         route.is_direct() || route.is_target() || (!clusters.is_empty() && clusters.iter().all(leads_nowhere))
     }

@@ -98,7 +98,10 @@ struct Session {
 
 impl Session {
     fn open(first: &ProcessingRequest, world: &Arc<World>) -> Result<Self, Status> {
-        let profile = wire::profile(first.protocol_config.as_ref())?;
+        let attached = world.telemetry.attached();
+        let profile = wire::profile(first.protocol_config.as_ref())
+            .inspect_err(|status| attached.refused(status.message(), SystemTime::now()))?;
+        attached.served(profile, SystemTime::now());
         let exchange =
             Exchange::new(world.config.load_full(), world.memory(), profile, world.entropy(), Instant::now());
         let _in_flight = world.telemetry.stream_opened();

@@ -5,8 +5,10 @@
 //! bounded.
 
 mod affinity;
+mod attached;
 
 pub use affinity::{EndpointState, PoolFigure, PoolFigures};
+pub use attached::{Attached, Attachment};
 
 use std::fmt;
 use std::sync::Arc;
@@ -77,6 +79,7 @@ pub struct Telemetry {
     endpoints_cooling: Gauge,
     watch: WatchMetrics,
     watch_stats: WatchStats,
+    attached: Attached,
 }
 
 /// What single limits do.
@@ -196,6 +199,7 @@ impl Default for Telemetry {
             endpoints_cooling: Gauge::default(),
             watch: WatchMetrics::default(),
             watch_stats: WatchStats::default(),
+            attached: Attached::default(),
         };
         telemetry.register();
         telemetry
@@ -225,6 +229,7 @@ impl Telemetry {
             self.time_per_output_token.clone(),
         );
         let attache = self.registry.sub_registry_with_prefix("attache");
+        self.attached.register(attache);
         attache.register("streams", "ext_proc streams that Envoy opened", self.streams.clone());
         attache.register("in_flight", "ext_proc streams that are open", self.in_flight.clone());
         attache.register("requests", "Requests, by how they ended", self.requests.clone());
@@ -330,6 +335,11 @@ impl Telemetry {
         self.streams.inc();
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
+    }
+
+    /// Whether Envoy's requests come to us.
+    pub fn attached(&self) -> &Attached {
+        &self.attached
     }
 
     /// Where those count who watch the endpoints.

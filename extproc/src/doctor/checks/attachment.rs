@@ -104,7 +104,12 @@ static PASSES_BY: Rule = Rule {
 };
 
 /// What holds for the proxy as a whole.
-pub(in crate::doctor) fn proxy(proxy: &Proxy<'_>, gateways: &[Gateway<'_>], scenes: &[Scene<'_>], findings: &mut Findings) {
+pub(in crate::doctor) fn proxy(
+    proxy: &Proxy<'_>,
+    gateways: &[Gateway<'_>],
+    scenes: &[Scene<'_>],
+    findings: &mut Findings,
+) {
     for (place, details) in &proxy.refused {
         findings.add(&REFUSED, place, format!("Envoy refused the last update: {details}"));
     }
@@ -121,7 +126,8 @@ pub(in crate::doctor) fn proxy(proxy: &Proxy<'_>, gateways: &[Gateway<'_>], scen
         findings.add(&NOT_ATTACHED, "", what);
         return;
     }
-    let models: BTreeSet<String> = scenes.iter().flat_map(|scene| hosts(proxy, &scene.gateway.model_clusters())).collect();
+    let models: BTreeSet<String> =
+        scenes.iter().flat_map(|scene| hosts(proxy, &scene.gateway.model_clusters())).collect();
     for gateway in gateways {
         if scenes.iter().any(|scene| std::ptr::eq(scene.gateway, gateway)) {
             continue;

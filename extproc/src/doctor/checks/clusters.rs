@@ -126,12 +126,17 @@ fn sidecar(scene: &Scene<'_>, findings: &mut Findings) {
             findings.add(&SIDECAR_NO_HOST, &place, "the sidecar's cluster has no host: no request can be processed");
         }
         Some(hosts) if !hosts.iter().any(|host| host.is_usable()) => {
-            findings.add(&SIDECAR_NO_HOST, &place, "no host of the sidecar's cluster is healthy: no request can be processed");
+            findings.add(
+                &SIDECAR_NO_HOST,
+                &place,
+                "no host of the sidecar's cluster is healthy: no request can be processed",
+            );
         }
         Some(hosts) if hosts.iter().all(|host| host.is_local()) => {}
         _ if is_watched(cluster, options) => {}
         _ => {
-            let what = "a connection to the sidecar that is dead without a sign is used until TCP gives up, minutes later";
+            let what =
+                "a connection to the sidecar that is dead without a sign is used until TCP gives up, minutes later";
             findings.add(&SIDECAR_KEEPALIVE, &place, what);
         }
     }
@@ -160,14 +165,16 @@ fn model_servers(scene: &Scene<'_>, name: &str, cluster: &Value, findings: &mut 
     }
     let several = scene.proxy.hosts(name).is_none_or(|hosts| hosts.len() > 1);
     if several && !follows_choice(cluster) && !has_routes_of_replicas(scene, name) {
-        let what = "the sidecar's choice of a replica has no effect: the cluster balances by itself, and caches are not found";
+        let what =
+            "the sidecar's choice of a replica has no effect: the cluster balances by itself, and caches are not found";
         findings.add(&REPLICA_IGNORED, &place, what);
     }
     let options = protocol_options(cluster);
     let is_http2 = options.field("explicit_http_config.http2_protocol_options").is_object();
     let idle = options.duration("common_http_protocol_options.idle_timeout");
     if !is_http2 && idle.is_none_or(|idle| idle.is_zero() || idle >= UVICORN_KEEP_ALIVE) {
-        let what = "idle connections are kept longer than vLLM and SGLang keep them (5 s): requests race with their close";
+        let what =
+            "idle connections are kept longer than vLLM and SGLang keep them (5 s): requests race with their close";
         findings.add(&KEEPALIVE_RACE, &place, what);
     }
 }

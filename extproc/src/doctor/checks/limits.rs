@@ -83,11 +83,8 @@ fn buffer(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {
         _ if limit > cap => return,
         _ => "stall until a timeout",
     };
-    let what = format!(
-        "bodies above {} {fate}, though the sidecar takes up to {}",
-        shown_bytes(limit),
-        shown_bytes(cap)
-    );
+    let what =
+        format!("bodies above {} {fate}, though the sidecar takes up to {}", shown_bytes(limit), shown_bytes(cap));
     let rule = if limit < ORDINARY_BODY_BYTES { &SMALL_BUFFER } else { &BUFFER_BELOW_CAP };
     findings.add(rule, &scene.at(route), what);
 }
@@ -131,7 +128,10 @@ fn retries(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {
     let codes = codes.filter(|code| matches!(code, 500 | 502 | 504)).map(|code| code.to_string());
     let repeating: Vec<String> = conditions.map(str::to_owned).chain(codes).collect();
     if !repeating.is_empty() {
-        let what = format!("a generation that a model had begun may be repeated, and paid for twice ({})", repeating.join(", "));
+        let what = format!(
+            "a generation that a model had begun may be repeated, and paid for twice ({})",
+            repeating.join(", ")
+        );
         findings.add(&RETRIES, &place, what);
     }
 }

@@ -147,7 +147,11 @@ fn modes(scene: &Scene<'_>, route: Option<&Route<'_>>, findings: &mut Findings) 
     let place = route.map_or_else(|| scene.gateway.place.clone(), |route| scene.at(route));
     let mode = scene.setting(route, "processing_mode");
     if mode.text("request_header_mode") == "SKIP" {
-        findings.add(&REQUEST_HEADERS, &place, "the sidecar is not told of request headers: it cannot process anything");
+        findings.add(
+            &REQUEST_HEADERS,
+            &place,
+            "the sidecar is not told of request headers: it cannot process anything",
+        );
     }
     let waits = !scene.processor.is_true("send_body_without_waiting_for_header_response");
     match scene.request_body(route) {
@@ -214,7 +218,11 @@ fn powers(scene: &Scene<'_>, findings: &mut Findings) {
         findings.add(&WITHHELD, place, "some headers are kept from the sidecar");
     }
     if processor.is_true("allow_mode_override") {
-        findings.add(&MODE_OVERRIDE, place, "the sidecar may change the processing mode (allow_mode_override); it never does");
+        findings.add(
+            &MODE_OVERRIDE,
+            place,
+            "the sidecar may change the processing mode (allow_mode_override); it never does",
+        );
     }
     let sees_answers = scene.response_body(None) != BodyMode::None;
     let names = |path: &str, name: &str| processor.list(path).iter().filter_map(Value::as_str).any(|one| one == name);
@@ -223,7 +231,8 @@ fn powers(scene: &Scene<'_>, findings: &mut Findings) {
         findings.add(&NO_COSTS, place, what);
     }
     if sees_answers && !names("response_attributes", "upstream.address") {
-        let what = "the sidecar is not told which replica answered: it takes the one that it asked for, also after a retry";
+        let what =
+            "the sidecar is not told which replica answered: it takes the one that it asked for, also after a retry";
         findings.add(&NO_REPLICA, place, what);
     }
 }
@@ -238,7 +247,8 @@ fn times(scene: &Scene<'_>, findings: &mut Findings) {
             findings.add(&MESSAGE_TIMEOUT, place, what);
         }
         BodyMode::Buffered if timeout < LEAST_FOR_OURSELVES => {
-            let what = format!("a request that waits {millis} ms for Redis or for a busy sidecar gets 504 (message_timeout)");
+            let what =
+                format!("a request that waits {millis} ms for Redis or for a busy sidecar gets 504 (message_timeout)");
             findings.add(&MESSAGE_TIMEOUT, place, what);
         }
         _ => {}

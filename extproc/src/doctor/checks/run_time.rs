@@ -7,8 +7,7 @@ use crate::doctor::finding::{Findings, Rule, Severity};
 use crate::doctor::json::Json;
 use crate::doctor::scene::{BodyMode, Scene};
 
-pub(in crate::doctor) static RULES: [&Rule; 6] =
-    [&TOO_OLD, &OLD, &WAS_OPEN, &TIMED_OUT, &OVERFLOWED, &NO_TRAFFIC];
+pub(in crate::doctor) static RULES: [&Rule; 6] = [&TOO_OLD, &OLD, &WAS_OPEN, &TIMED_OUT, &OVERFLOWED, &NO_TRAFFIC];
 
 static TOO_OLD: Rule = Rule {
     id: "envoy-too-old",
@@ -90,16 +89,22 @@ pub(in crate::doctor) fn counters(stats: &Value, scenes: &[Scene<'_>], findings:
     }
     let allowed = of_filter("failure_mode_allowed");
     if allowed > 0 {
-        let what = format!("{allowed} streams went on without the sidecar since this Envoy started (failure_mode_allowed)");
+        let what =
+            format!("{allowed} streams went on without the sidecar since this Envoy started (failure_mode_allowed)");
         findings.add(&WAS_OPEN, "", what);
     }
     let timeouts = of_filter("message_timeouts");
     if timeouts > 0 {
-        findings.add(&TIMED_OUT, "", format!("the sidecar did not answer {timeouts} messages in time (message_timeouts)"));
+        findings.add(
+            &TIMED_OUT,
+            "",
+            format!("the sidecar did not answer {timeouts} messages in time (message_timeouts)"),
+        );
     }
     for scene in scenes {
         let cluster = scene.sidecar_cluster();
-        let names = ["upstream_rq_pending_overflow", "upstream_cx_overflow"].map(|name| format!("cluster.{cluster}.{name}"));
+        let names =
+            ["upstream_rq_pending_overflow", "upstream_cx_overflow"].map(|name| format!("cluster.{cluster}.{name}"));
         let overflows = total(&|name| names.iter().any(|known| known == name));
         if overflows > 0 {
             let what = format!("a circuit breaker kept {overflows} streams from the sidecar since this Envoy started");
