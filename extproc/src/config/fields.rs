@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::diagnostic::{Diagnostic, Location, Source};
 use super::node::{Entry, Node, Value};
 
-/// What can be read from a node. `None` says that an error was reported.
+/// What can be read from a node. `None` says that an error was reported, or a warning that this is not served here.
 pub(super) trait FromNode: Sized {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self>;
 }
@@ -38,6 +38,19 @@ impl Log {
             field => format!("`{field}`: {message}"),
         };
         self.push(Diagnostic::error(&location, message).with_help(help));
+        None
+    }
+
+    /// Warns of a value at `node` that is right and means something that is not served here, and gives the `None` that
+    /// [`FromNode`] wants: with no error beside it, the object is left out, whatever it was before.
+    pub(super) fn leave_out<T>(
+        &mut self,
+        node: &Node,
+        message: impl fmt::Display,
+        help: impl Into<String>,
+    ) -> Option<T> {
+        let location = self.location(node);
+        self.push(Diagnostic::warning(&location, message.to_string()).with_help(help));
         None
     }
 
@@ -183,6 +196,12 @@ impl<'a> Fields<'a> {
         let here = self.here();
         self.push(Diagnostic::error(&here, message).with_help(help));
         None
+    }
+
+    /// Warns that this part of an object is not served here.
+    pub(super) fn leave_out(&mut self, message: impl Into<String>, help: impl Into<String>) {
+        let here = self.here();
+        self.push(Diagnostic::warning(&here, message).with_help(help));
     }
 
     /// Reports an error in a field.

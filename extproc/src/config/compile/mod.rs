@@ -20,7 +20,7 @@ use attache_gate::{ConfigError, Gate};
 
 use super::diagnostic::{Diagnostic, Location, Origin};
 use super::model::{Config, ObjectName, Settings};
-use super::resource::{self, Catalog, Object, Read, Resources, Spec};
+use super::resource::{self, Catalog, Object, Read, Resources, Spec, Support};
 use super::source::{Documents, Lost};
 
 use affinity::AffinityStage;
@@ -185,6 +185,9 @@ impl Build {
         object: &'a Object<S::Spec>,
         last: Option<&'a Object<S::Spec>>,
     ) -> (Option<S::Built>, &'a Object<S::Spec>, Fate) {
+        if object.support == Support::Unsupported {
+            return (None, object, Fate::Lost);
+        }
         let attempt = |spec: &Option<Arc<S::Spec>>| {
             let mut findings = Vec::new();
             let built = spec.as_ref().and_then(|spec| stage.build(&object.name, spec, &mut findings));

@@ -42,12 +42,11 @@ impl<V> Index<V> {
         match self.entries.get(&wanted) {
             Some(Some(value)) => Some(value),
             Some(None) => {
-                // The error is at that object, and mending it mends this.
-                let message =
-                    format!("the {kind} {wanted} is left out for errors of its own, and so is this reference");
+                // What is said of that object is at that object, and mending it mends this.
+                let message = format!("the {kind} {wanted} is left out, and so is this reference");
                 findings.push(
                     Diagnostic::warning(&reference.location, message)
-                        .with_help("mend that object")
+                        .with_help("see what is said of that object")
                         .following_from_another(),
                 );
                 None

@@ -58,6 +58,10 @@ impl Stage for RouteStage<'_> {
         let mut match_locations = Vec::new();
         let mut left_out = Vec::new();
         for rule in &spec.rules {
+            if rule.matches.is_empty() {
+                left_out.extend(rule.name.as_ref().map(|name| Arc::clone(&name.value)));
+                continue;
+            }
             let targets: Vec<_> =
                 rule.backends.iter().filter_map(|backend| self.target(backend, name, findings)).collect();
             if targets.iter().all(|target| target.weight == 0) {

@@ -104,6 +104,10 @@ impl<'a> Kind<'a> {
             let message = format!("{kind} is no kind of the group {}", quote(group));
             return Err(Misnamed { message, help: format!("write `apiVersion: {home}/v1alpha1`") });
         }
+        if group == GATEWAY_API && kind == "BackendTLSPolicy" {
+            let consequence = "Envoy Gateway applies it, and the static profile sends requests in clear text";
+            return Ok(Self::Unsupported { consequence });
+        }
         Ok(match group {
             "" if kind == "Secret" => Self::Secret,
             "" | "apps" | GATEWAY_API => Self::NotOurs,

@@ -96,6 +96,16 @@ pub(super) struct Object<T> {
     pub(super) spec: Option<Arc<T>>,
     /// What can be told of one with errors.
     pub(super) remains: Option<Arc<T>>,
+    /// Whether it is of a sort that is served.
+    pub(super) support: Support,
+}
+
+/// Whether an object asks for something that is served here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Support {
+    Supported,
+    /// It is right as it is, and not for us. What it was before is no stand-in for it.
+    Unsupported,
 }
 
 impl<T> Default for Catalog<T> {
@@ -111,6 +121,7 @@ impl<T> Clone for Object<T> {
             location: self.location.clone(),
             spec: self.spec.clone(),
             remains: self.remains.clone(),
+            support: self.support,
         }
     }
 }
@@ -217,8 +228,18 @@ impl Reader {
             }
             return;
         }
-        self.read.objects += 1;
         let mut log = Log::new(source);
+        if !is_object(node) {
+            let here = log.location(node);
+            let message = "this is no object of Kubernetes: it is not read";
+            log.push(
+                Diagnostic::warning(&here, message).with_help("write `apiVersion`, `kind`, `metadata` and `spec`"),
+            );
+            self.read.lost.push(Lost::from_text(source));
+            self.read.diagnostics.extend(log.into_findings());
+            return;
+        }
+        self.read.objects += 1;
         if self.read_kind(node, text, &mut log).is_none() {
             // Without a kind or a name nobody knows what this was; of our group, it may be anything.
             let group = node.get("apiVersion").and_then(Node::text).and_then(|version| version.split('/').next());
@@ -288,9 +309,10 @@ impl<T: Spec> Catalog<T> {
         let Metadata { name, location, labels, annotations } = metadata;
         let spec = spec.map(|spec| Arc::new(spec.labelled(&labels).annotated(&annotations, log)));
         let sound = text == Text::Sound && !log.has_errors();
+        let support = if spec.is_none() && sound { Support::Unsupported } else { Support::Supported };
         // Of a text in which a field is there twice, nobody knows which of the two was meant.
         let remains = spec.clone().filter(|_| !sound && text == Text::Sound);
-        let object = Object { name, location, spec: spec.filter(|_| sound), remains };
+        let object = Object { name, location, spec: spec.filter(|_| sound), remains, support };
         if let Some(first) = self.find(&object.name) {
             let message = format!("there are two {}s named {}", T::KIND, object.name);
             let twice = Diagnostic::error(&object.location, message);
@@ -302,6 +324,13 @@ impl<T: Spec> Catalog<T> {
         self.insert(object);
         Some(())
     }
+}
+
+/// Whether it has any of the fields by which objects are known. Values of Helm charts and settings of other programs, which
+/// stand beside manifests, have none.
+fn is_object(node: &Node) -> bool {
+    let is_mapping = matches!(node.value, Value::Mapping(_));
+    !is_mapping || ["apiVersion", "kind", "metadata", "spec"].iter().any(|field| node.get(field).is_some())
 }
 
 fn is_list(node: &Node) -> bool {

@@ -9,7 +9,7 @@ use attache_proto::pass_through::PathPattern;
 
 use super::limit::Expression;
 use super::mutation::read_mutation;
-use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec};
+use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec, Support};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
 use crate::config::model::{CostSource, RequestCost, RuleMatch};
@@ -32,9 +32,9 @@ pub(in crate::config) struct Route {
 pub(in crate::config) struct Rule {
     pub(in crate::config) location: Location,
     pub(in crate::config) name: Option<Located<Arc<str>>>,
-    /// Never empty; the headers of each in the order of their names.
+    /// The headers of each in the order of their names. Empty where none of them is served: the rule is left out.
     pub(in crate::config) matches: Vec<Located<RuleMatch>>,
-    /// Never empty, and not all of weight 0.
+    /// Those that are served; not all of weight 0, if there is any.
     pub(in crate::config) backends: Vec<BackendRef>,
     pub(in crate::config) models_owned_by: Arc<str>,
     /// In seconds since 1970.
@@ -82,6 +82,7 @@ impl FromNode for Route {
             fields.unsupported("filterConfig", "there is no filter of Envoy AI Gateway here");
             fields.unsupported("hostnames", "the route serves every host");
             fields.unsupported("rateLimitsFromHeaders", "use a TokenLimitPolicy");
+            fields.unsupported("responseCache", "every request goes to a model server");
             fields.unsupported("schema", "the path of a request says its schema");
             fields.unsupported("targetRefs", "use `parentRefs`");
             let rules: Option<Vec<Rule>> = fields.require_list("rules");
@@ -150,12 +151,15 @@ fn report_duplicate_keys(costs: &[LlmRequestCost], fields: &mut Fields<'_>) {
 impl FromNode for Rule {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
+            fields.unsupported("mirrors", "requests go to one backend alone");
             fields.unsupported("streamIdleTimeout", "a stalled stream ends with the request's timeout");
             let location = fields.here();
             let name = fields.take("name");
             let matches = read_matches(fields);
-            let backends = fields.require_list::<BackendRef>("backendRefs");
+            let backends = fields.require_list::<ServedBackend>("backendRefs");
+            let backends = backends.map(|all| all.into_iter().filter_map(|ServedBackend(one)| one).collect::<Vec<_>>());
             if let Some(backends) = &backends
+                && !backends.is_empty()
                 && backends.iter().all(|backend| backend.weight == 0)
             {
                 let message = "all backends of this rule have weight 0, so it serves nothing";
@@ -179,20 +183,32 @@ impl FromNode for Rule {
 
 const MATCH_ON_MODEL: &str = "write `matches: [{headers: [{name: x-ai-eg-model, value: MODEL}]}]`";
 
+/// Those that are served. A match that is not is left out as a whole: what it would have taken goes to other rules, or nowhere.
 fn read_matches(fields: &mut Fields<'_>) -> Option<Vec<Located<RuleMatch>>> {
     if !fields.has("matches") {
-        let message = "a rule without a match on `x-ai-eg-model` is not supported here";
-        return fields.fail(message, MATCH_ON_MODEL);
+        let message = "a rule without a match on `x-ai-eg-model` is not supported here, and left out";
+        fields.leave_out(message, MATCH_ON_MODEL);
+        return Some(Vec::new());
     }
-    fields.require_list("matches")
+    let matches: Vec<Located<ServedMatch>> = fields.require_list("matches")?;
+    let served = |Located { value: ServedMatch(value), location }| value.map(|value| Located { value, location });
+    Some(matches.into_iter().filter_map(served).collect())
 }
 
-impl FromNode for RuleMatch {
+/// `None` for a match that means something which is not served here.
+struct ServedMatch(Option<RuleMatch>);
+
+impl FromNode for ServedMatch {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             let conditions: Vec<HeaderMatch> = fields.list("headers")?;
             let mut headers: Vec<(Arc<str>, Arc<str>)> = Vec::new();
+            let mut support = Support::Supported;
             for HeaderMatch { name: Located { value: HeaderName(name), location }, value } in conditions {
+                let Some(value) = value else {
+                    support = Support::Unsupported;
+                    continue;
+                };
                 if headers.iter().any(|(other, _)| *other == name) {
                     let twice =
                         Diagnostic::error(&location, format!("two conditions of this match are on {}", quote(&name)));
@@ -201,36 +217,60 @@ impl FromNode for RuleMatch {
                     headers.push((name, value));
                 }
             }
+            if support == Support::Unsupported {
+                return Some(Self(None));
+            }
             let Some(at) = headers.iter().position(|(name, _)| &**name == headers::MODEL) else {
-                let message = "a match without a condition on `x-ai-eg-model` is not supported here";
-                return fields.fail(message, MATCH_ON_MODEL);
+                let message = "a match without a condition on `x-ai-eg-model` is not supported here, and left out";
+                fields.leave_out(message, MATCH_ON_MODEL);
+                return Some(Self(None));
             };
             let (_, model) = headers.swap_remove(at);
             headers.sort();
-            Some(Self { model, headers })
+            Some(Self(Some(RuleMatch { model, headers })))
         })
     }
 }
 
 struct HeaderMatch {
     name: Located<HeaderName>,
-    value: Arc<str>,
+    /// `None` where it is no exact value.
+    value: Option<Arc<str>>,
 }
 
 impl FromNode for HeaderMatch {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            fields.take_with("type", |node, log| {
-                if node.text().is_some_and(|text| &**text == "RegularExpression") {
+            let support = fields.take_with("type", |node, log| {
+                let support =
+                    one_of(node, log, &[("Exact", Support::Supported), ("RegularExpression", Support::Unsupported)]);
+                if support == Some(Support::Unsupported) {
                     let help = "use `Exact`, with one match for each value";
-                    return log.fail(node, "`RegularExpression` is not supported yet", help);
+                    log.leave_out::<()>(node, "`RegularExpression` is not supported yet: this match is left out", help);
                 }
-                one_of(node, log, &[("Exact", ())])
+                support
             });
             let name = fields.require("name");
-            let value = fields.require("value");
-            Some(Self { name: name?, value: value? })
+            let value: Option<Arc<str>> = fields.require("value");
+            let is_exact = support != Some(Support::Unsupported);
+            Some(Self { name: name?, value: value.map(|value| is_exact.then_some(value))? })
         })
+    }
+}
+
+/// `None` for a reference to something that is not served here.
+struct ServedBackend(Option<BackendRef>);
+
+impl FromNode for ServedBackend {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        if let Some(kind) = node.get("kind")
+            && kind.text().is_some_and(|text| &**text == "InferencePool")
+        {
+            let help = "list the pool's servers in a Backend, behind an AIServiceBackend";
+            log.leave_out::<()>(kind, "`InferencePool` is not supported yet: this reference is left out", help);
+            return Some(Self(None));
+        }
+        BackendRef::from_node(node, log).map(|backend| Self(Some(backend)))
     }
 }
 
@@ -241,13 +281,7 @@ impl FromNode for BackendRef {
         Fields::read(node, log, |fields| {
             fields.accept(&["group", "port"]);
             fields.unsupported("responseBodyMutation", "answers go to clients as they are");
-            fields.take_with("kind", |node, log| {
-                if node.text().is_some_and(|text| &**text == "InferencePool") {
-                    let help = "list the pool's servers in a Backend, behind an AIServiceBackend";
-                    return log.fail(node, "`InferencePool` is not supported yet", help);
-                }
-                one_of(node, log, &[(ServiceBackend::KIND, ())])
-            });
+            fields.take_with("kind", |node, log| one_of(node, log, &[(ServiceBackend::KIND, ())]));
             let backend = Reference::from_fields(fields);
             let weight = fields.take_with("weight", |node, log| number(node, log, 0, MAX_WEIGHT)).unwrap_or(1);
             let priority = fields.take("priority").unwrap_or(0);
@@ -282,6 +316,8 @@ impl FromNode for LlmRequestCost {
                     ("TotalToken", Some(Cost::Total)),
                     ("CachedInputToken", Some(Cost::CachedInput)),
                     ("CacheCreationInputToken", Some(Cost::CacheCreationInput)),
+                    // Its older name.
+                    ("CachedWriteInputToken", Some(Cost::CacheCreationInput)),
                     ("ReasoningToken", Some(Cost::Reasoning)),
                     ("CEL", None),
                 ];

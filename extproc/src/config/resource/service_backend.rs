@@ -50,10 +50,24 @@ impl FromNode for ServiceBackend {
 fn read_backend_ref(node: &Node, log: &mut Log) -> Option<Reference> {
     Fields::read(node, log, |fields| {
         fields.accept(&["port"]);
+        let backend = fields.take_with("kind", read_kind);
+        if fields.has("kind") && backend.is_none() {
+            fields.accept(&["group", "name", "namespace"]);
+            return None;
+        }
         fields.take_with("group", |node, log| one_of(node, log, &[(ENVOY_GATEWAY, ())]));
-        fields.take_with("kind", |node, log| one_of(node, log, &[("Backend", ())]));
         Reference::from_fields(fields)
     })
+}
+
+/// A Service or an InferencePool stands for addresses that Kubernetes alone knows.
+fn read_kind(node: &Node, log: &mut Log) -> Option<()> {
+    if let Some(kind) = node.text().filter(|kind| matches!(&***kind, "Service" | "InferencePool")) {
+        let help =
+            "list its servers in a Backend; of a Service, `fqdn: {hostname: NAME.NAMESPACE.svc, port: ...}` will do";
+        return log.leave_out(node, format!("`{kind}` is not supported yet: this backend is left out"), help);
+    }
+    one_of(node, log, &[("Backend", ())])
 }
 
 impl FromNode for Api {
@@ -88,7 +102,8 @@ impl FromNode for Schema {
                 }
                 _ => "use `OpenAI` if the server speaks it too; vLLM, SGLang, NIM and Ollama do",
             };
-            return log.fail(node, format!("the schema `{name}` is not supported yet"), help);
+            let message = format!("the schema `{name}` is not supported yet: this backend is left out");
+            return log.leave_out(node, message, help);
         }
         one_of(node, log, &[Self::OpenAi, Self::Anthropic].map(|schema| (schema.as_str(), schema)))
     }
