@@ -1,4 +1,4 @@
-# make demo · make test · make bench · make sim · make lint: each sets up what it needs, under target/.
+# make demo · make test · make fuzz · make bench · make sim · make lint: each sets up what it needs, under target/.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -36,6 +36,10 @@ test: wasm ## run all tests, on a real Envoy and a real Redis
 	cargo test --locked --workspace --exclude attache-wasm-filter --no-run && \
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) \
 	cargo test --locked --workspace --exclude attache-wasm-filter $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## look for inputs that break a law of the readers; SECONDS=20 for each target, TARGETS="request sse"
+	@tests/setup/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
 .PHONY: bench
 bench: wasm ## measure what the sidecar and the filter cost, beside a plain Envoy; ARGS=--quick for a look

@@ -1,0 +1,54 @@
+//! What holds for any bytes that a client, a model server, a peer or a file may hold: the bodies of the fuzz targets.
+//!
+//! A law panics where it is broken. libFuzzer looks for inputs that do it (`make fuzz`), and an ordinary test runs the
+//! seeds of each target through the same function. An input begins with a [`Head`] where the law has choices to make, so that
+//! a seed can be written by hand: `01a{"model":"m"}`.
+
+#[cfg(feature = "sidecar")]
+mod config;
+#[cfg(feature = "sidecar")]
+mod gate;
+mod head;
+mod json;
+#[cfg(feature = "sidecar")]
+mod metrics_page;
+#[cfg(feature = "sidecar")]
+mod prompt;
+mod request;
+mod response;
+mod sse;
+
+#[cfg(feature = "sidecar")]
+pub use config::config;
+#[cfg(feature = "sidecar")]
+pub use gate::{exhausted, gate};
+pub use head::{Cuts, Head};
+pub use json::json;
+#[cfg(feature = "sidecar")]
+pub use metrics_page::metrics_page;
+#[cfg(feature = "sidecar")]
+pub use prompt::prompt;
+pub use request::request;
+pub use response::response;
+pub use sse::sse;
+
+/// A law.
+pub type Law = fn(&[u8]);
+
+/// All laws by the names of their targets.
+pub const LAWS: &[(&str, Law)] = &[
+    ("json", json),
+    ("request", request),
+    ("response", response),
+    ("sse", sse),
+    #[cfg(feature = "sidecar")]
+    ("config", config),
+    #[cfg(feature = "sidecar")]
+    ("exhausted", exhausted),
+    #[cfg(feature = "sidecar")]
+    ("gate", gate),
+    #[cfg(feature = "sidecar")]
+    ("metrics_page", metrics_page),
+    #[cfg(feature = "sidecar")]
+    ("prompt", prompt),
+];

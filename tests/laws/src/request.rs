@@ -1,0 +1,120 @@
+//! The request scanner, and the edits that come of a scan.
+
+use attache_proto::Operation;
+use attache_proto::request::{RequestScan, ScanError, UsageEvent, scan};
+use attache_proto::splice::{Chunk, Edit, Splice};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::head::Head;
+use crate::json::is_liberty;
+
+/// The name that bodies are made to ask for; it has to be escaped.
+const TARGET: &str = "team/\"the\" model\n";
+
+/// What answers are bounded by.
+const TOKENS: u64 = 100;
+
+/// A scan says what a full parser says; splice then parse is parse then edit, whatever the chunks.
+pub fn request(input: &[u8]) {
+    let Some((head, body)) = Head::split(input) else { return };
+    let operation = head.operation();
+    let parsed = serde_json::from_slice::<Value>(body);
+    let scan = match (scan(operation, body), &parsed) {
+        (Ok(scan), _) => scan,
+        (Err(ScanError::NotJson { reason, offset }), parsed) => {
+            assert!(parsed.is_err(), "serde_json takes what is refused for {reason} at {offset}");
+            return;
+        }
+        (Err(ScanError::NoModel), Ok(parsed)) => return assert_eq!(parsed.get("model"), None),
+        (Err(_), _) => return,
+    };
+    for segment in &scan.segments {
+        assert!(body.get(segment.span.clone()).is_some(), "{segment:?} is not within the body");
+        let _ = segment.text(body);
+    }
+
+    let usage = if head.chooses(0) { UsageEvent::Ask } else { UsageEvent::Leave };
+    let edited = apply(scan.edits(TARGET, usage), body, head);
+    let bounded = scan.bounds.lowered_to(TOKENS).map(|edits| apply(edits, body, head));
+    let parsed = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return assert!(is_liberty(&error), "serde_json refuses what was scanned: {error}"),
+    };
+    says_the_same(&scan, &parsed);
+    assert_eq!(reparsed(&edited), edit(parsed.clone(), usage));
+    if let Ok(bounded) = bounded {
+        is_bounded(operation, &reparsed(&bounded), &parsed);
+    }
+}
+
+fn says_the_same(scan: &RequestScan, parsed: &Value) {
+    assert_eq!(parsed.get("model").and_then(Value::as_str), Some(scan.model.as_str()));
+    assert_eq!(parsed.get("stream") == Some(&Value::Bool(true)), scan.stream);
+    let number = |name: &str| parsed.get(name).and_then(Value::as_u64);
+    assert_eq!(number("n").max(number("best_of")).unwrap_or(1).clamp(1, 16_384), scan.choices);
+}
+
+/// What [`RequestScan::edits`] is to do.
+fn edit(mut parsed: Value, usage: UsageEvent) -> Value {
+    let streams = parsed.get("stream") == Some(&Value::Bool(true));
+    let Some(fields) = parsed.as_object_mut() else { return parsed };
+    fields.insert("model".to_owned(), TARGET.into());
+    if usage == UsageEvent::Ask && streams {
+        let asked = json!({"include_usage": true});
+        match fields.get_mut("stream_options") {
+            Some(Value::Object(options)) => drop(options.insert("include_usage".to_owned(), true.into())),
+            Some(Value::Null) | None => drop(fields.insert("stream_options".to_owned(), asked)),
+            Some(_) => {}
+        }
+    }
+    parsed
+}
+
+/// The edited body; it comes to the same in chunks.
+fn apply(edits: Vec<Edit>, body: &[u8], head: Head) -> Bytes {
+    let splice = Splice::new(edits, body.len());
+    assert_eq!(splice.as_ref().err(), None, "the edits of a scan are a splice");
+    let Ok(splice) = splice else { return Bytes::new() };
+    let body = Bytes::copy_from_slice(body);
+    let whole = splice.apply(&body);
+    assert_eq!(whole.len(), splice.spliced_len());
+    let chunks = head.cuts().chunks(&body);
+    let lengths: Vec<_> = chunks.iter().map(|chunk| chunk.len()).collect();
+    let answers = splice.chunks(&body, &lengths);
+    let pieces: Vec<_> = chunks
+        .iter()
+        .zip(&answers)
+        .map(|(chunk, answer)| match answer {
+            Chunk::Unchanged => chunk,
+            Chunk::Replaced(bytes) => bytes.as_ref(),
+        })
+        .collect();
+    assert_eq!(answers.len(), chunks.len());
+    assert_eq!(pieces.concat(), whole, "the chunks put together are the body");
+    whole
+}
+
+fn reparsed(body: &[u8]) -> Value {
+    let parsed = serde_json::from_slice(body);
+    assert!(parsed.is_ok(), "an edited body is JSON: {}", String::from_utf8_lossy(body));
+    parsed.unwrap_or_default()
+}
+
+/// Every bound that any server may read is at most [`TOKENS`], and there is one that it will read.
+fn is_bounded(operation: Operation, bounded: &Value, before: &Value) {
+    let bound = |name: &str| bounded.get(name).map(|bound| bound.as_u64());
+    for name in ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"] {
+        let bound = bound(name);
+        assert!(bound.is_none_or(|bound| bound.is_some_and(|bound| bound <= TOKENS)), "{name} is {bound:?}");
+        let asked = before.get(name).and_then(Value::as_u64);
+        assert!(asked.is_none_or(|asked| bound == Some(Some(asked.min(TOKENS)))), "{name}: {asked:?} became {bound:?}");
+    }
+    let read: &[&str] = match operation {
+        Operation::ChatCompletions => &["max_tokens", "max_completion_tokens"],
+        Operation::Completions | Operation::Messages => &["max_tokens"],
+        Operation::Responses => &["max_output_tokens"],
+        _ => return,
+    };
+    assert!(read.iter().any(|name| bound(name).is_some()), "nothing bounds the answer");
+}
