@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use attache_proto::Operation;
 use attache_proto::fields::FieldEdits;
+use attache_proto::{Dialect, Operation};
 
 use super::model::ObjectName;
 
@@ -37,11 +37,11 @@ impl Default for Api {
 }
 
 impl Api {
-    /// Whether the operation is served there.
+    /// Whether the operation is served there. What a route passes through, it passes to whoever serves it.
     pub fn serves(&self, operation: Operation) -> bool {
         match self.schema {
             Schema::OpenAi => true,
-            Schema::Anthropic => operation.path().starts_with(Operation::Messages.path()),
+            Schema::Anthropic => operation.dialect() == Dialect::Anthropic || operation == Operation::PassThrough,
         }
     }
 

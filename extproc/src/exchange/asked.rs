@@ -72,8 +72,9 @@ impl Asked {
 pub(super) fn read_again(body: &[u8], head: &Head, before: RequestScan) -> Result<RequestScan, LocalResponse> {
     let content_type = head.headers.only("content-type");
     let scan = match head.operation {
-        Operation::PassThrough => named_model(body, content_type)
-            .map(|scan| scan.unwrap_or_else(|| RequestScan::without_model(before.model))),
+        Operation::PassThrough => {
+            named_model(body, content_type).map(|scan| scan.unwrap_or_else(|| RequestScan::without_model(before.model)))
+        }
         operation => request::scan_as(operation, content_type, body),
     };
     scan.map_err(|error| malformed(&error, head.dialect))

@@ -25,8 +25,8 @@ use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
     Subject,
 };
-use crate::route::CoolDown;
 use crate::route::site::SiteReason;
+use crate::route::{self, CoolDown};
 
 /// What was decided for one request.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub(super) fn plan(
         entropy,
     };
     if !route::serves(rule, config, head.operation) {
-        return Err(not_served(&scan, head.operation, dialect));
+        return Err(not_served(&scan, dialect));
     }
     let placed = request.place(rule, config, memory, now).and_then(Placed::into_chosen);
     let (Candidate { target, backend, served_model, pool, placement }, site) =
@@ -281,8 +281,8 @@ pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
 }
 
 /// There is the model, and none of its upstreams has this API.
-fn not_served(scan: &RequestScan, operation: Operation, dialect: Dialect) -> LocalResponse {
-    let message = format!("the model `{}` is not served at {}", quoted(&scan.model), operation.path());
+fn not_served(scan: &RequestScan, dialect: Dialect) -> LocalResponse {
+    let message = format!("the model `{}` is not served at this path", quoted(&scan.model));
     LocalResponse::error(&ApiError::new(ErrorKind::PathNotFound, message), dialect, "not_served")
 }
 

@@ -108,7 +108,10 @@ async fn an_answer_is_bounded_and_charged_by_what_the_operator_sets() {
     let used = answer.json().unwrap()["usage"]["total_tokens"].as_u64().unwrap();
     let sent: Value = serde_json::from_str(&last(&stack).body).unwrap();
     let asked = sent["max_tokens"].as_u64().unwrap();
-    assert!(asked > 5 && asked < 100, "the client asked for 5, the operator for 200, and there is room for 100: {asked}");
+    assert!(
+        asked > 5 && asked < 100,
+        "the client asked for 5, the operator for 200, and there is room for 100: {asked}"
+    );
     assert!(used <= 100, "{used}");
     residue::none(&stack).await;
     let next = stack.client().with_key("sk-a").chat(&chat()).await.unwrap();
@@ -123,8 +126,13 @@ async fn the_key_to_a_server_takes_the_place_of_the_clients_in_both_profiles() {
         ("AzureAPIKey", "azureAPIKey", "api-key", "sk-upstream"),
     ] {
         for keys in [String::new(), key("a", "acme", "r")] {
-            let documents =
-                [crate::documents::pool(), route("r", "m", "{name: pool}"), policy(kind, field), secret("sk-upstream"), keys];
+            let documents = [
+                crate::documents::pool(),
+                route("r", "m", "{name: pool}"),
+                policy(kind, field),
+                secret("sk-upstream"),
+                keys,
+            ];
             let stack = Stack::builder(documents.concat()).models(1).without_wasm().start().await.unwrap();
             let (_other, clients) = both(&stack).await;
             for client in clients {
@@ -146,11 +154,21 @@ async fn the_key_to_a_server_takes_the_place_of_the_clients_in_both_profiles() {
 #[tokio::test]
 async fn a_server_is_asked_under_its_own_prefix_and_ours_is_taken_off_in_both_profiles() {
     for (path_prefix, schema, called, received) in [
-        ("", "{name: OpenAI, prefix: /v1beta/openai}", "/v1/chat/completions?a=b", "/v1beta/openai/chat/completions?a=b"),
+        (
+            "",
+            "{name: OpenAI, prefix: /v1beta/openai}",
+            "/v1/chat/completions?a=b",
+            "/v1beta/openai/chat/completions?a=b",
+        ),
         ("/gw", "{name: OpenAI, prefix: v1beta/openai}", "/gw/v1/chat/completions", "/v1beta/openai/chat/completions"),
         ("/gw", "{name: OpenAI, version: v2}", "/gw/v1/completions", "/v2/completions"),
         ("/gw", "{name: OpenAI, prefix: /}", "/gw/v1/embeddings", "/embeddings"),
-        ("/gw", "{name: Anthropic, prefix: /claude}", "/gw/anthropic/v1/messages?beta=true", "/claude/messages?beta=true"),
+        (
+            "/gw",
+            "{name: Anthropic, prefix: /claude}",
+            "/gw/anthropic/v1/messages?beta=true",
+            "/claude/messages?beta=true",
+        ),
         ("/gw", "{name: OpenAI}", "/gw/v1/chat/completions", "/v1/chat/completions"),
     ] {
         let documents = pool(&format!("schema: {schema}")) + &route("r", "m", "{name: pool}");
@@ -158,7 +176,9 @@ async fn a_server_is_asked_under_its_own_prefix_and_ours_is_taken_off_in_both_pr
         let stack = stack.start().await.unwrap();
         let (_other, clients) = both(&stack).await;
         for client in clients {
-            Answer::to(client.post(called, &json!({"model": "m", "input": "x", "prompt": "x", "messages": []}))).await.unwrap();
+            Answer::to(client.post(called, &json!({"model": "m", "input": "x", "prompt": "x", "messages": []})))
+                .await
+                .unwrap();
             assert_eq!(last(&stack).path, received, "{schema}");
         }
     }
@@ -269,7 +289,8 @@ async fn a_new_key_is_sent_without_a_restart_and_without_a_failed_request() {
         over.store(true, Ordering::Relaxed);
         let statuses = asking.await.unwrap();
         assert!(statuses.keys().eq(&[200]), "{statuses:?}");
-        let sent: Vec<_> = stack.models[0].requests().iter().filter_map(|r| r.headers.get("authorization").cloned()).collect();
+        let sent: Vec<_> =
+            stack.models[0].requests().iter().filter_map(|r| r.headers.get("authorization").cloned()).collect();
         assert_eq!(sent.len(), stack.models[0].requests().len(), "none went without a key");
     }
 }
@@ -282,7 +303,11 @@ async fn a_key_that_goes_stays_in_force_and_one_that_was_never_there_closes_the_
     let refused = stack.client().chat(&chat()).await.unwrap();
     assert_eq!(error(&refused), is(503, "server_error", None), "{}", refused.text());
     let log = stack.gateway.sidecar.log();
-    assert!(log.contains("there is no Secret default/upstream") && log.contains("requests to the backend default/pool get 503"), "{log}");
+    assert!(
+        log.contains("there is no Secret default/upstream")
+            && log.contains("requests to the backend default/pool get 503"),
+        "{log}"
+    );
     assert_eq!(served(&stack), 0);
     // It comes into a directory that was not there.
     mounted.swap("2026_01", "sk-first");
@@ -303,15 +328,24 @@ async fn a_key_is_in_no_log_and_on_no_page() {
     const KEY: &str = "sk-seen-by-nobody";
     let mutation = format!("{{name: pool, headerMutation: {{set: [{{name: x-token, value: {KEY}}}]}}}}");
     let documents = |further: &str| {
-        [crate::documents::pool(), route("r", "m", &mutation), policy("APIKey", "apiKey"), secret(KEY), further.to_owned()]
-            .concat()
+        [
+            crate::documents::pool(),
+            route("r", "m", &mutation),
+            policy("APIKey", "apiKey"),
+            secret(KEY),
+            further.to_owned(),
+        ]
+        .concat()
     };
     let builder = Stack::builder(documents("")).models(1).environment("RUST_LOG", "trace");
     let stack = builder.start().await.unwrap();
     assert_eq!(stack.client().chat(&chat()).await.unwrap().status, 200);
     assert_eq!(seen(&last(&stack).headers, "authorization"), Some(format!("Bearer {KEY}").as_str()));
     // One with errors, beside the key and of the policy itself.
-    stack.reconfigure(&documents("{kind: Oops, apiVersion: v1}\n---\n{").replace("type: APIKey", "type: Oops")).await.unwrap();
+    stack
+        .reconfigure(&documents("{kind: Oops, apiVersion: v1}\n---\n{").replace("type: APIKey", "type: Oops"))
+        .await
+        .unwrap();
     assert_eq!(stack.client().chat(&chat()).await.unwrap().status, 200);
     for page in ["/config", "/metrics", "/limits", "/affinity"] {
         let page = stack.gateway.sidecar.page(page).await.unwrap();
