@@ -5,7 +5,7 @@
 //! missing or faulty.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Stage;
@@ -145,7 +145,12 @@ impl<'a> CredentialStage<'a> {
             let (Some(reference), Some(backend)) = (&further.security_policy, self.backends.list.get(index)) else {
                 continue;
             };
-            let Some(attached) = self.policies.resolve(reference, &backend.name, findings) else {
+            let mut found = Vec::new();
+            let Some(attached) = self.policies.resolve(reference, &backend.name, &mut found) else {
+                // The backend's own stage has said so where it knew it.
+                let is_new = |new: &Diagnostic| findings.iter().all(|old| !is_same(old, new));
+                found.retain(is_new);
+                findings.extend(found);
                 let asked_by = policy_text(&reference.seen_from(&backend.name));
                 self.gaps.push(Gap {
                     reach: Reach::Backend(index),
@@ -289,10 +294,15 @@ impl CredentialStage<'_> {
 }
 
 impl Gap {
-    fn of_lost(path: &PathBuf) -> Self {
+    fn of_lost(path: &Path) -> Self {
         let asked_by = format!("what could not be read in {}", path.display());
         Self { reach: Reach::NewBackends { of: None }, asked_by, location: None }
     }
+}
+
+fn is_same(one: &Diagnostic, other: &Diagnostic) -> bool {
+    let place = |diagnostic: &Diagnostic| diagnostic.location.as_ref().map(Location::to_string);
+    one.message == other.message && place(one) == place(other)
 }
 
 fn policy_text(policy: &ObjectName) -> String {

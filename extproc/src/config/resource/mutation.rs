@@ -225,10 +225,9 @@ fn report_set_and_removed<'a, T: AsRef<str> + 'a>(
     set: impl Iterator<Item = &'a Located<T>>,
     removed: &[Located<T>],
 ) {
-    for Located { value, .. } in set {
-        if let Some(other) = removed.iter().find(|other| other.value.as_ref() == value.as_ref()) {
-            let message = format!("{} is set as well, so it is not removed", quote(value.as_ref()));
-            fields.push(Diagnostic::warning(&other.location, message).with_help("remove one of the two"));
-        }
+    let set: HashSet<&str> = set.map(|name| name.value.as_ref()).collect();
+    for Located { value, location } in removed.iter().filter(|removed| set.contains(removed.value.as_ref())) {
+        let message = format!("{} is set as well, so it is not removed", quote(value.as_ref()));
+        fields.push(Diagnostic::warning(location, message).with_help("remove one of the two"));
     }
 }
