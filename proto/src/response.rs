@@ -33,12 +33,17 @@ impl BodyFormat {
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
         if media_type.eq_ignore_ascii_case("text/event-stream") {
             Some(Self::EventStream)
-        } else if media_type.eq_ignore_ascii_case("application/json") {
+        } else if media_type.eq_ignore_ascii_case("application/json") || is_json_by_suffix(media_type) {
             Some(Self::Json)
         } else {
             None
         }
     }
+}
+
+/// Whether it is JSON as RFC 6839, section 3.1, marks it: `application/vnd.x+json`.
+fn is_json_by_suffix(media_type: &str) -> bool {
+    media_type.rsplit_once('+').is_some_and(|(_, suffix)| suffix.eq_ignore_ascii_case("json"))
 }
 
 /// What becomes of the event that carries a stream's usage and no content.
@@ -75,6 +80,9 @@ pub enum Output {
         rest: Bytes,
     },
 }
+
+/// May begin a document: RFC 8259, section 8.1, lets parsers ignore it, and those of HTTP clients do.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What was found in an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -117,8 +125,18 @@ pub struct ResponseScanner {
 
 #[derive(Debug, Clone)]
 enum Body {
-    Json { document: Box<Document>, form: Option<Form>, end: EndOfStream },
+    Json(Box<Whole>),
     EventStream(Box<Stream>),
+}
+
+/// An answer that is one document.
+#[derive(Debug, Clone)]
+struct Whole {
+    form: Option<Form>,
+    document: Document,
+    /// What may still come of the byte order mark.
+    mark: &'static [u8],
+    end: EndOfStream,
 }
 
 impl ResponseScanner {
@@ -127,7 +145,9 @@ impl ResponseScanner {
         let form = Form::of(operation);
         let document = Document::new(form);
         let body = match format {
-            BodyFormat::Json => Body::Json { document: Box::new(document), form, end: EndOfStream::More },
+            BodyFormat::Json => {
+                Body::Json(Box::new(Whole { form, document, mark: BYTE_ORDER_MARK, end: EndOfStream::More }))
+            }
             BodyFormat::EventStream => Body::EventStream(Box::new(Stream::new(document, Tally::new(form), visibility))),
         };
         Self { body }
@@ -139,7 +159,7 @@ impl ResponseScanner {
     /// the next one is withheld. The body of an answer that is no stream of events goes on whatever its length.
     pub fn allow(&mut self, output_tokens: u64) {
         match &mut self.body {
-            Body::Json { .. } => {}
+            Body::Json(_) => {}
             Body::EventStream(stream) => stream.allow(output_tokens),
         }
     }
@@ -147,9 +167,8 @@ impl ResponseScanner {
     /// Reads the next chunk of the body, after its content coding was undone, and says what the client gets in its place.
     pub fn feed(&mut self, chunk: &Bytes, end: EndOfStream) -> Output {
         match &mut self.body {
-            Body::Json { document, end: seen, .. } => {
-                document.feed(chunk);
-                *seen = end;
+            Body::Json(whole) => {
+                whole.feed(chunk, end);
                 Output::Unchanged
             }
             Body::EventStream(stream) => stream.feed(chunk, end),
@@ -159,7 +178,7 @@ impl ResponseScanner {
     /// [`Counted::output_tokens`] so far.
     pub fn output_tokens(&self) -> u64 {
         match &self.body {
-            Body::Json { .. } => 0,
+            Body::Json(_) => 0,
             Body::EventStream(stream) => stream.tally().output_tokens(),
         }
     }
@@ -167,19 +186,39 @@ impl ResponseScanner {
     /// What was found so far. It holds for a body that broke off as well.
     pub fn counted(&self) -> Counted {
         match &self.body {
-            Body::Json { document, form, end } => {
-                let account = document.account();
-                let told = account.map(|account| account.told);
-                let has_output = form.is_some_and(Form::has_output);
-                Counted {
-                    usage: account.map(|account| account.usage),
-                    gap: Gap { input: told == Some(Told::Output), output: told == Some(Told::Input) && has_output },
-                    model: document.model().map(str::to_owned),
-                    malformed: document.is_broken() || (*end == EndOfStream::End && !document.is_complete()),
-                    ..Counted::default()
-                }
-            }
+            Body::Json(whole) => whole.counted(),
             Body::EventStream(stream) => stream.tally().counted(stream.model()),
+        }
+    }
+}
+
+impl Whole {
+    fn feed(&mut self, chunk: &[u8], end: EndOfStream) {
+        let mut rest = chunk;
+        while let (Some((expected, mark)), Some((byte, tail))) = (self.mark.split_first(), rest.split_first()) {
+            if byte != expected {
+                let seen = BYTE_ORDER_MARK.len() - self.mark.len();
+                self.document.feed(BYTE_ORDER_MARK.get(..seen).unwrap_or_default());
+                self.mark = &[];
+                break;
+            }
+            (self.mark, rest) = (mark, tail);
+        }
+        self.document.feed(rest);
+        self.end = end;
+    }
+
+    fn counted(&self) -> Counted {
+        let account = self.document.account();
+        let told = account.map(|account| account.told);
+        let has_output = self.form.is_some_and(Form::has_output);
+        let is_cut = self.end == EndOfStream::End && !self.document.is_complete();
+        Counted {
+            usage: account.map(|account| account.usage),
+            gap: Gap { input: told == Some(Told::Output), output: told == Some(Told::Input) && has_output },
+            model: self.document.model().map(str::to_owned),
+            malformed: self.document.is_broken() || is_cut,
+            ..Counted::default()
         }
     }
 }

@@ -154,8 +154,8 @@ impl Figures {
     ///
     /// 1. What came from a cache is in the input, wherever the server puts it, and what Anthropic's has beside its input is
     ///    added to it, once.
-    /// 2. Of input, output and total, two tell the third. A total alone is input: those who send it alone (rerankers) write
-    ///    nothing.
+    /// 2. Of input, output and total, two tell the third, unless they contradict each other. A total alone is input: those who
+    ///    send it alone (rerankers) write nothing.
     /// 3. What a total has beyond input and output is output, as the thoughts of Gemini's and Grok's models are, which are in
     ///    neither count. With Mistral's seconds of audio it is input.
     /// 4. Reasoning beyond the output cannot be a part of it, so it is added.
@@ -177,10 +177,12 @@ impl Figures {
         let (mut input, mut output, told) = match (input, output, total) {
             (None, None, None) => return None,
             (None, None, Some(total)) => (total, 0, Told::Both),
-            (None, Some(output), Some(total)) => (total.saturating_sub(output), output, Told::Both),
-            (None, Some(output), None) => (0, output, Told::Output),
-            (Some(input), None, None) => (input, 0, Told::Input),
-            (Some(input), output, _) => (input, output.unwrap_or_default(), Told::Both),
+            (None, Some(output), Some(total)) if total >= output => (total - output, output, Told::Both),
+            (None, Some(output), _) => (0, output, Told::Output),
+            // The rest of the total is below.
+            (Some(input), None, Some(total)) if total >= input => (input, 0, Told::Both),
+            (Some(input), None, _) => (input, 0, Told::Input),
+            (Some(input), Some(output), _) => (input, output, Told::Both),
         };
         let beyond = total.unwrap_or_default().saturating_sub(input).saturating_sub(output);
         match get(Figure::AudioSeconds) {

@@ -53,7 +53,9 @@ fn the_format_is_the_content_types_without_its_parameters() {
     assert_eq!(format("application/json"), Some(BodyFormat::Json));
     assert_eq!(format("Application/JSON; charset=utf-8"), Some(BodyFormat::Json));
     assert_eq!(format(" text/event-stream ;charset=utf-8"), Some(BodyFormat::EventStream));
+    assert_eq!(format("application/vnd.x+JSON;v=1"), Some(BodyFormat::Json));
     assert_eq!(format("text/html"), None);
+    assert_eq!(format("application/json-seq"), None);
     assert_eq!(format(""), None);
 }
 
@@ -355,6 +357,8 @@ fn of_answers_that_are_no_json_what_is_certain_counts() {
         (format!("{{\"a\":\"\0\u{1}\",{usage}}}"), true, false),
         (format!("{{\"a\\u0000\":1,{usage}}}"), true, false),
         (format!("\0{{{usage}}}"), false, true),
+        (format!("\u{feff}{{{usage}}}"), true, false),
+        (format!("\u{feff}\u{feff}{{{usage}}}"), false, true),
         (nested(127), true, false),
         (nested(128), false, true),
         (nested(100_000), false, true),
@@ -365,11 +369,21 @@ fn of_answers_that_are_no_json_what_is_certain_counts() {
         (format!(r#"{{"n":{},{usage}}}"#, "9".repeat(1 << 20)), true, false),
         (format!(r#"{{"{}":1,{usage}}}"#, "k".repeat(1 << 20)), true, false),
     ] {
-        for size in [1 << 14, 7] {
+        for size in [1 << 14, 2] {
             let counted = json_answer(Operation::ChatCompletions, text.as_bytes().chunks(size));
             let expected = is_found.then(counted_usage);
             assert_eq!((counted.usage, counted.malformed), (expected, malformed), "{:.80}", text);
         }
+    }
+}
+
+#[test]
+fn half_a_byte_order_mark_is_none() {
+    let text = b"\xef\xbb{\"usage\":{\"prompt_tokens\":7}}";
+    for at in 0..=text.len() {
+        let (left, right) = text.split_at(at);
+        let counted = json_answer(Operation::ChatCompletions, [left, right]);
+        assert_eq!((counted.usage, counted.malformed), (None, true));
     }
 }
 

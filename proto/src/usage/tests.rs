@@ -26,6 +26,8 @@ fn two_of_input_output_and_total_tell_the_third() {
     assert_eq!(told(&[(Prompt, "7"), (Completion, "3")]), Some((sides(7, 3), Told::Both)));
     assert_eq!(told(&[(Prompt, "7"), (Total, "10")]), Some((sides(7, 3), Told::Both)));
     assert_eq!(told(&[(Completion, "3"), (Total, "10")]), Some((sides(7, 3), Told::Both)));
+    assert_eq!(told(&[(Prompt, "7"), (Total, "6")]), Some((sides(7, 0), Told::Input)));
+    assert_eq!(told(&[(Completion, "7"), (Total, "6")]), Some((sides(0, 7), Told::Output)));
     assert_eq!(told(&[(Total, "10")]), Some((sides(10, 0), Told::Both)));
     assert_eq!(told(&[(Prompt, "7")]), Some((sides(7, 0), Told::Input)));
     assert_eq!(told(&[(Output, "3")]), Some((sides(0, 3), Told::Output)));

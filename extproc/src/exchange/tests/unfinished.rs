@@ -38,6 +38,7 @@ fn anthropics_answer_that_breaks_off_costs_the_input_that_it_told_and_the_events
 fn figures_that_are_none_are_estimated_and_the_others_hold() {
     for (usage, charged) in [
         (json!({"prompt_tokens": 30, "completion_tokens": -5, "total_tokens": -5}), 30 + 100),
+        (json!({"prompt_tokens": 30, "completion_tokens": 1.5, "total_tokens": 20}), 30 + 100),
         (json!({"prompt_tokens": "x", "completion_tokens": 50}), 2 + 50),
         (json!({"prompt_tokens": 30, "completion_tokens": 0, "total_tokens": 30}), 30),
         (json!({"prompt_tokens": 30, "completion_tokens": 50, "total_tokens": 1}), 80),
