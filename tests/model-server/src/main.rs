@@ -13,9 +13,53 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-/// A simulated model server: OpenAI's paths, a prefix cache, prefill time, vLLM's metrics, faults on request.
+/// What `--help` says behind the options.
+const PATHS_AND_HEADERS: &str = "\
+Paths:
+  POST /v1/chat/completions, /v1/completions, /v1/responses        whole or streamed
+  POST /v1/messages, /v1/messages/count_tokens                     Anthropic's; under /anthropic as well
+  POST /v1/embeddings, /score, /v1/score, /tokenize, /detokenize
+  POST /rerank, /v1/rerank (Jina's form), /v2/rerank (Cohere's)
+  POST /v1/images/generations, /edits, /variations                 JSON or a form
+  POST /v1/audio/transcriptions, /translations, /speech
+  GET  /v1/models, /health, /metrics
+  GET, DELETE /sim/requests                                        the last exchanges; forget them
+  PUT, DELETE /sim/fault      {\"fault\": \"status=503\", \"requests\": 2}: of the next two exchanges; clear it
+
+Headers of a request:
+  x-sim-answer-tokens: N      the answer's length; max_tokens may cut it
+  x-sim-reasoning-tokens: N   so many of them are reasoning
+  x-sim-tools: N              the answer calls so many of the request's tools
+  x-sim-encode: CODING        gzip, br, zstd, deflate, raw-deflate; auto: the best that accept-encoding allows;
+                              lie: says gzip and is plain
+  x-sim-fault: EFFECTS        what goes wrong: effects from the list below, with commas between them
+
+Effects:
+  hang=MS                     nothing is answered for so long
+  status=CODE                 an error, with retry-after=SECONDS if you like
+  reset, reset-after=K        the connection is reset before the headers, after K events, half-way through a JSON answer
+  truncate=K                  the body ends in good order within the event after K events, half-way through a JSON answer
+  slow=MS                     a pause before every event
+  no-done                     a stream without [DONE]
+  endless=MS                  behind its last event a stream stays open, with a comment each MS
+  error-after=K               after K events a stream says an error, in the form of its path, and ends
+  no-usage, null-usage        no usage; a null in its place
+  negative-usage, huge-usage  figures below zero; of 2^64 - 1
+  usage-twice                 the usage comes twice, first with three times the figures
+  big=BYTES                   the answer, or its first event, grows by so many bytes
+  long-length=BYTES, short-length=BYTES
+                              content-length of a whole answer claims so many bytes more, or fewer, than it has
+  gzip                        content-encoding: gzip, though nobody asked for it
+  garbage                     before the second event, bytes that are no UTF-8 and an event that is no JSON
+  split=BYTES                 events are written in pieces of so many bytes
+  no-space, multi-line, comments, bom, crlf, cr, mixed
+                              forms of events that are right by the standard
+
+A token is four bytes of a prompt, and one word of an answer; an uploaded file counts its bytes.";
+
+/// A simulated model server: OpenAI's, Anthropic's and Cohere's paths, a prefix cache, prefill time, vLLM's metrics, faults on request.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = PATHS_AND_HEADERS)]
 struct Options {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8000")]

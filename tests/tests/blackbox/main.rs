@@ -4,7 +4,6 @@
 //! `make test ARGS='--test blackbox limits::'`.
 
 #[cfg(test)]
-mod dashboards;
 mod documents;
 #[cfg(test)]
 mod python;
@@ -22,11 +21,17 @@ mod admin_limits;
 #[cfg(test)]
 mod affinity;
 #[cfg(test)]
+mod anthropic_client;
+#[cfg(test)]
 mod backoff;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod caps;
+#[cfg(test)]
+mod dashboards;
+#[cfg(test)]
+mod dialects;
 #[cfg(test)]
 mod endpoints;
 #[cfg(test)]

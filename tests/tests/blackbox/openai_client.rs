@@ -7,8 +7,9 @@ use crate::{
     python, residue,
 };
 
-#[tokio::test]
-async fn the_official_python_client_finds_no_difference_to_the_model_server() {
+const SCRIPT: &str = "openai_client.py";
+
+async fn stack() -> Stack {
     let documents = [
         pool(),
         route("assistant", "assistant", "{name: pool, modelNameOverride: served}"),
@@ -17,12 +18,27 @@ async fn the_official_python_client_finds_no_difference_to_the_model_server() {
         key("a", "acme", "assistant"),
         key("poor", "acme", "poor"),
         key("short", "acme", "short"),
-        limits("assistant", "{name: n, per: [key], limit: 1000, window: 300d, cost: requests}"),
+        limits(
+            "assistant",
+            "{name: n, per: [key], limit: 1000, window: 300d, cost: requests}, \
+             {name: tokens, per: [key], limit: 100000000, window: 300d}",
+        ),
         limits("poor", "{name: n, per: [key], limit: 1, window: 300d, cost: requests}"),
         limits("short", "{name: t, per: [key], limit: 200, window: 300d, mode: strict, cap: true}"),
     ];
-    let stack = Stack::builder(documents.concat()).models(1).start().await.unwrap();
-    let urls = [stack.gateway.envoy.url(), stack.models[0].url()];
-    python::run("openai_client.py", &urls).await;
+    Stack::builder(documents.concat()).models(1).start().await.unwrap()
+}
+
+#[tokio::test]
+async fn the_official_python_client_finds_no_difference_to_the_model_server() {
+    let stack = stack().await;
+    python::compare(SCRIPT, &stack, "core,gateway,errors", None).await;
     residue::none(&stack).await;
+}
+
+#[tokio::test]
+async fn the_model_server_speaks_as_the_official_client_understands_it() {
+    for coding in [None, Some("auto"), Some("raw-deflate")] {
+        python::compare_servers(SCRIPT, "core,endpoints", coding).await;
+    }
 }

@@ -5,9 +5,11 @@ use std::{io::ErrorKind, time::Duration};
 use attache_model_server::{FAULT_HEADER, FaultSpan, Finished};
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{io::AsyncReadExt as _, time::Instant};
 
-use crate::client::{chat, chat_body, events, events_of, gunzip, json_of, read_raw, send_raw, start, text_of};
+use crate::client::{
+    chat, chat_body, events, events_of, gunzip, json_of, post, read_raw, send_raw, start, text_of, until,
+};
 
 fn streamed() -> Value {
     json!({"stream": true, "stream_options": {"include_usage": true}, "max_tokens": 3})
@@ -151,6 +153,88 @@ async fn a_big_event_has_its_bytes_in_one_event_and_a_big_answer_has_them_too() 
     assert!(lengths[0] > 2_000_000 && lengths[1..].iter().all(|length| *length < 1_000), "{lengths:?}");
     let answer = json_of(chat(&server, &json!({})).header(FAULT_HEADER, "big=2000000")).await;
     assert_eq!(answer["choices"][0]["padding"].as_str().unwrap().len(), 2_000_000);
+}
+
+#[tokio::test]
+async fn usage_may_be_negative_or_huge_in_every_dialect() {
+    let server = start().await;
+    for (path, pointer) in [
+        ("/v1/chat/completions", "/usage/prompt_tokens"),
+        ("/v1/responses", "/usage/input_tokens"),
+        ("/v1/messages", "/usage/output_tokens"),
+        ("/v2/rerank", "/meta/tokens/input_tokens"),
+    ] {
+        let body = json!({
+            "model": "m", "messages": [], "input": "Hi", "max_tokens": 9, "query": "Hi", "documents": ["a"],
+        });
+        let figure = async |fault: &str| {
+            let answer = json_of(post(&server, path, &body).header(FAULT_HEADER, fault)).await;
+            answer.pointer(pointer).cloned()
+        };
+        let right = figure("").await.unwrap().as_i64().unwrap();
+        assert!(right > 0, "{path}");
+        assert_eq!(figure("negative-usage").await, Some(json!(-right)), "{path}");
+        assert_eq!(figure("huge-usage").await, Some(json!(u64::MAX)), "{path}");
+        assert_eq!(figure("no-usage").await, None, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn usage_may_come_twice_and_the_last_is_right() {
+    let server = start().await;
+    let events = events_of(chat(&server, &streamed()).header(FAULT_HEADER, "usage-twice")).await;
+    let figures: Vec<_> = events.iter().filter_map(|event| event["usage"]["completion_tokens"].as_u64()).collect();
+    assert_eq!(figures, [9, 3]);
+    let text = text_of(chat(&server, &json!({"max_tokens": 3})).header(FAULT_HEADER, "usage-twice")).await;
+    assert_eq!(text.matches("\"usage\":").count(), 2, "{text}");
+    // serde_json takes the last of two members of a name.
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["usage"]["completion_tokens"], 3);
+}
+
+#[tokio::test]
+async fn a_stream_may_end_in_an_error_of_its_dialect() {
+    let server = start().await;
+    for (path, end) in [
+        ("/v1/chat/completions", "data: {\"error\":{\"message\":"),
+        ("/v1/responses", "event: error\ndata: {\"type\":\"error\",\"code\":\"server_error\","),
+        ("/v1/messages", "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\","),
+    ] {
+        let body = json!({"model": "m", "messages": [], "input": "Hi", "max_tokens": 9, "stream": true});
+        let text = text_of(post(&server, path, &body).header(FAULT_HEADER, "error-after=2")).await;
+        let events: Vec<_> = text.split_terminator("\n\n").collect();
+        assert!(events[2].starts_with(end), "{text}");
+        assert_eq!(events.get(3).copied(), (path == "/v1/chat/completions").then_some("data: [DONE]"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_an_end_stays_open_until_the_client_leaves() {
+    let server = start().await;
+    let mut stream = send_raw(&server, "x-sim-fault: endless=1\r\n", &chat_body(&streamed())).await;
+    let mut seen = Vec::new();
+    while String::from_utf8_lossy(&seen).matches(": keep-alive").count() < 3 {
+        stream.read_buf(&mut seen).await.unwrap();
+    }
+    assert!(!String::from_utf8_lossy(&seen).contains("[DONE]"));
+    assert_eq!(server.requests()[0].finished, Finished::Running);
+    drop(stream);
+    until("the request is aborted", || server.requests()[0].finished == Finished::Aborted).await;
+}
+
+#[tokio::test]
+async fn a_wrong_length_is_claimed_and_the_answer_is_cut_or_the_connection_closed() {
+    let server = start().await;
+    for (fault, difference) in [("long-length=10", 10), ("short-length=10", -10)] {
+        let header = format!("x-sim-fault: {fault}\r\nconnection: close\r\n");
+        let mut stream = send_raw(&server, &header, &chat_body(&json!({}))).await;
+        let (bytes, _) = read_raw(&mut stream).await;
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let claimed = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let whole = json_of(chat(&server, &json!({}))).await.to_string().len() as i64;
+        assert_eq!(claimed.parse::<i64>().unwrap(), whole + difference, "{fault}");
+        assert_eq!(body.len() as i64, whole + difference.min(0), "{fault}");
+    }
 }
 
 #[tokio::test]

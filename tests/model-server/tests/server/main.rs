@@ -9,6 +9,8 @@ mod client;
 #[cfg(test)]
 mod codings;
 #[cfg(test)]
+mod dialects;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod records;

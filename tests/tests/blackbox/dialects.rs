@@ -1,0 +1,177 @@
+//! Every dialect passes byte for byte, whatever the form of its stream, and no token is lost.
+//!
+//! Each request is made twice: through the gateway, and to a twin of its model server. Both servers are asked the same in the
+//! same order, so their answers differ in nothing but the time that they were made at.
+
+use attache_model_server::{Config, ModelServer};
+use attache_tests::{Answer, Client, Result, Stack, until};
+use serde_json::{Value, json};
+
+use crate::{
+    documents::{key, pool, route},
+    residue,
+};
+
+/// Forms of streams that are all right by the standard.
+const FORMS: [&str; 10] =
+    ["", "crlf", "cr", "mixed", "bom", "no-space", "comments", "multi-line", "split=1", "split=7,crlf,multi-line"];
+
+struct Twins {
+    stack: Stack,
+    twin: ModelServer,
+    ours: Client,
+    theirs: Client,
+}
+
+/// What a ledger or a journal has counted: input, output, and input that was cached.
+type Tokens = [f64; 3];
+
+impl Twins {
+    async fn start() -> Self {
+        let documents =
+            [pool(), route("r", "assistant", "{name: pool, modelNameOverride: served}"), key("a", "acme", "r")];
+        let stack = Stack::builder(documents.concat()).models(1).start().await.unwrap();
+        let twin = ModelServer::start(Config::default()).await.unwrap();
+        let (ours, theirs) = (stack.client().with_key("sk-a"), Client::new(twin.url()).unwrap());
+        Self { stack, twin, ours, theirs }
+    }
+
+    /// Makes the request of both.
+    async fn both(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> [Result<Answer>; 2] {
+        let ask = async |client: &Client, model: &str| {
+            let with = |client: Client, (name, value): &(&str, &str)| client.with_header(name, value);
+            let client = headers.iter().fold(client.clone(), with);
+            let mut body = body.clone();
+            body["model"] = json!(model);
+            Answer::to(client.post(path, &body)).await
+        };
+        [ask(&self.ours, "assistant").await, ask(&self.theirs, "served").await]
+    }
+
+    /// Makes the request of both and compares.
+    async fn ask(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Answer {
+        let [ours, theirs] = self.both(path, body, headers).await.map(Result::unwrap);
+        let what = format!("{path} {body} {headers:?}");
+        for name in ["content-type", "content-encoding", "content-length"] {
+            assert_eq!(ours.header(name), theirs.header(name), "{what}");
+        }
+        assert_eq!((ours.status, timeless(&ours.text())), (theirs.status, timeless(&theirs.text())), "{what}");
+        ours
+    }
+
+    /// Waits until the gateway has counted what the twin has.
+    async fn agree(&self, what: &str) {
+        let mut expected = Tokens::default();
+        for record in self.twin.requests() {
+            let figures = [record.prompt_tokens, record.completion_tokens, record.cached_tokens];
+            expected.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure as f64);
+        }
+        let mut counted = Tokens::default();
+        let waited = until("the ledger agreed", async || {
+            let metrics = self.stack.sidecar_metrics().await.unwrap();
+            counted = ["input", "output", "cached_input"]
+                .map(|kind| metrics.sum("gen_ai_client_token_usage_sum", &[("gen_ai_token_type", kind)]));
+            counted == expected
+        });
+        assert!(waited.await.is_ok(), "{what}: {counted:?} were counted, not {expected:?}");
+    }
+}
+
+/// The text without the times in it.
+fn timeless(text: &str) -> String {
+    let mut pieces = text.split("\"created");
+    let mut timeless = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        timeless.push_str("\"created");
+        timeless.push_str(
+            piece
+                .trim_start_matches("_at")
+                .trim_start_matches(['"', ':', ' '])
+                .trim_start_matches(|digit: char| digit.is_ascii_digit()),
+        );
+    }
+    timeless
+}
+
+/// A request of each dialect that streams.
+fn streaming() -> [(&'static str, Value); 4] {
+    let user = json!([{"role": "user", "content": "Hello, é😀!"}]);
+    [
+        ("/v1/chat/completions", json!({"messages": user, "max_tokens": 5, "stream_options": {"include_usage": true}})),
+        ("/v1/completions", json!({"prompt": "Once", "max_tokens": 5, "stream_options": {"include_usage": true}})),
+        ("/v1/responses", json!({"input": user})),
+        ("/v1/messages", json!({"messages": user, "max_tokens": 64})),
+    ]
+}
+
+fn streamed(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    body
+}
+
+#[tokio::test]
+async fn whole_answers_pass_byte_for_byte_and_are_counted() {
+    let twins = Twins::start().await;
+    for (path, mut body) in streaming() {
+        body.as_object_mut().unwrap().remove("stream_options");
+        let answer = twins.ask(path, &body, &[]).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        twins.agree(path).await;
+    }
+    for body in [json!({"input": ["one", "two"]}), json!({"input": "one", "encoding_format": "base64"})] {
+        assert_eq!(twins.ask("/v1/embeddings", &body, &[]).await.status, 200);
+        twins.agree("embeddings").await;
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn streams_of_every_form_pass_byte_for_byte_and_are_counted() {
+    let twins = Twins::start().await;
+    for (path, body) in streaming() {
+        for form in FORMS {
+            let answer = twins.ask(path, &streamed(&body), &[("x-sim-fault", form)]).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            twins.agree(&format!("{path}, {form}")).await;
+        }
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn tools_and_reasoning_pass_byte_for_byte_and_are_counted() {
+    let twins = Twins::start().await;
+    let parameters = json!({"type": "object", "properties": {}});
+    let tool = json!([{
+        "type": "function", "name": "look_up", "function": {"name": "look_up", "parameters": parameters},
+        "parameters": parameters, "input_schema": parameters,
+    }]);
+    let headers = [("x-sim-tools", "3"), ("x-sim-reasoning-tokens", "4"), ("x-sim-answer-tokens", "24")];
+    for (path, mut body) in streaming() {
+        body["tools"] = tool.clone();
+        let answer = twins.ask(path, &streamed(&body), &headers).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.text().contains("look_up"), path != "/v1/completions", "{}", answer.text());
+        twins.agree(path).await;
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn errors_before_and_within_a_stream_pass_as_they_are() {
+    let twins = Twins::start().await;
+    for (path, body) in streaming() {
+        for fault in
+            ["status=400", "status=429,retry-after=3", "status=500", "status=529", "error-after=0", "error-after=4"]
+        {
+            for body in [body.clone(), streamed(&body)] {
+                let is_asked = body.get("stream").is_none() && body.get("stream_options").is_some();
+                if !is_asked {
+                    twins.ask(path, &body, &[("x-sim-fault", fault)]).await;
+                }
+            }
+        }
+    }
+    residue::none(&twins.stack).await;
+}
