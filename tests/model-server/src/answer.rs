@@ -71,7 +71,11 @@ impl Writing {
             }
             (None, LengthClaim::Over(more)) => {
                 self.entry.finish(Finished::Aborted);
-                (Body::from_stream(stream! { yield Ok::<_, Reset>(bytes); }), Some(length.saturating_add(more)))
+                let short = stream! {
+                    yield Ok::<_, Reset>(bytes);
+                    flushed().await;
+                };
+                (Body::from_stream(short), Some(length.saturating_add(more)))
             }
             (None, LengthClaim::Under(fewer)) => {
                 self.entry.finish(Finished::Aborted);
