@@ -1,8 +1,10 @@
 //! The manifests for Envoy Gateway mean what we think: an Envoy that is configured as Envoy Gateway would configure it serves,
 //! refuses, counts and places as ours does. The rest of this suite runs on it with `ATTACHE_TEST_PROFILE=envoy-gateway`.
 
+use std::{fs, path::Path, process::Command};
+
 use attache_tests::{
-    Answer, Envoy, Stack,
+    Answer, Directory, Envoy, Stack,
     gateway_profile::{self, Places},
     port, tools,
 };
@@ -98,5 +100,67 @@ async fn placement_reaches_the_replica_that_the_sidecar_chose_in_both_modes() {
         let mut served: Vec<_> = stack.models.iter().map(|model| model.requests_total()).collect();
         served.sort_unstable();
         assert_eq!(served, [0, 0, 6], "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn envoy_takes_what_the_manifests_of_every_example_become() {
+    let directory = Directory::temporary().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/examples");
+    let mut taken = 0;
+    for entry in fs::read_dir(examples).unwrap() {
+        let file = entry.unwrap().path();
+        if !fs::read_to_string(&file).unwrap().lines().any(|line| line.starts_with("kind: AIGatewayRoute")) {
+            continue;
+        }
+        for wasm in [None, Some(tools::wasm_filter().unwrap())] {
+            let places = Places {
+                listen: "127.0.0.1:10000".parse().unwrap(),
+                admin: "127.0.0.1:9901".parse().unwrap(),
+                extproc: "unix:/run/attache/extproc.sock".to_owned(),
+                wasm,
+            };
+            let text = gateway_profile::render(std::slice::from_ref(&file), &[], &places).await.unwrap();
+            let bootstrap = directory.path().join("bootstrap.yaml");
+            fs::write(&bootstrap, text).unwrap();
+            let mut envoy = Command::new(tools::envoy().unwrap());
+            let validated = envoy.args(["--mode", "validate", "-c"]).arg(&bootstrap).output().unwrap();
+            assert!(validated.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&validated.stderr));
+            taken += 1;
+        }
+    }
+    assert!(taken >= 10, "{taken}");
+}
+
+#[test]
+fn what_cannot_be_rendered_is_refused_with_a_way_out_and_nothing_is_printed() {
+    let directory = Directory::temporary().unwrap();
+    let file = directory.path().join("attache.yaml");
+    let replica = |address: &str| {
+        let endpoints = format!("[{{ip: {{address: {address}, port: 8000}}}}]");
+        pool().replace("${MODELS}", &endpoints) + &route("r", "m", "{name: pool}")
+    };
+    let good = replica("10.0.0.1");
+    let hash = "a5".repeat(32);
+    let gateway = ["--gateway", "gateways/llm"];
+    let url = ["--wasm-url", "https://files.example.com/a.wasm"];
+    let cases: [(&str, Vec<&str>, &str); 9] = [
+        (&good, vec![], "--gateway"),
+        (&good, vec!["--gateway", "llm"], "NAMESPACE/NAME"),
+        (&good, [&gateway[..], &url[..]].concat(), "--wasm-sha256"),
+        (&good, [&gateway[..], &url[..], &["--wasm-sha256", "a5"]].concat(), "64 hexadecimal digits"),
+        (&good, [&gateway[..], &["--wasm-sha256", &hash]].concat(), "--wasm-url"),
+        (&good, [&gateway[..], &["--redis", "redis://:secret@redis:6379"]].concat(), "--redis-secret"),
+        (&good, [&gateway[..], &["--namespace", "A_b"]].concat(), "no namespace"),
+        (&replica("127.0.0.1"), gateway.to_vec(), "loopback"),
+        (&(good.clone() + &route("s", "n", "{name: nowhere}")), gateway.to_vec(), "nowhere"),
+    ];
+    for (text, arguments, expected) in cases {
+        fs::write(&file, text).unwrap();
+        let mut render = tools::attache().unwrap();
+        let rendered = render.args(["render", "envoy-gateway"]).arg(&file).args(&arguments).output().unwrap();
+        let said = String::from_utf8(rendered.stderr).unwrap();
+        assert!(!rendered.status.success() && rendered.stdout.is_empty(), "{arguments:?}");
+        assert!(said.contains(expected) && !said.contains("secret@"), "{arguments:?}: {said}");
     }
 }

@@ -95,11 +95,16 @@ impl Places {
         };
         let by_ip = self.by_ip.into_iter().map(|(ip, at)| {
             let bits = if ip.is_ipv4() { 32 } else { 128 };
-            json!({comment: null, "to": [{"ipBlock": {"cidr": format!("{ip}/{bits}")}}], "ports": ports(at)})
+            json!({"to": [{"ipBlock": {"cidr": format!("{ip}/{bits}")}}], "ports": ports(at)})
         });
         let mut rules: Vec<Value> = by_ip.collect();
         if !self.anywhere.is_empty() {
-            rules.push(json!({comment: null, "ports": ports(self.anywhere)}));
+            rules.push(json!({"ports": ports(self.anywhere)}));
+        }
+        if let Some(first) = rules.first_mut()
+            && let Some(fields) = first.as_object_mut()
+        {
+            fields.shift_insert(0, comment.to_owned(), Value::Null);
         }
         rules
     }

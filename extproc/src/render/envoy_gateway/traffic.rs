@@ -124,7 +124,7 @@ fn buffer_limit(max_body_bytes: u64) -> Result<String, GatewayError> {
         return Err(GatewayError::BodyTooLarge { bytes: max_body_bytes, most: MOST });
     }
     let bytes = max_body_bytes.saturating_add(BODY_SLACK_BYTES);
-    Ok(if bytes % 1024 == 0 { format!("{}Ki", bytes / 1024) } else { bytes.to_string() })
+    Ok(if bytes.is_multiple_of(1024) { format!("{}Ki", bytes / 1024) } else { bytes.to_string() })
 }
 
 #[cfg(test)]
