@@ -4,10 +4,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use miette::{LabeledSpan, NamedSource, SourceCode};
+use miette::{LabeledSpan, SourceCode};
 
-/// The text of one file, under the path it was read from.
-pub(super) type Source = NamedSource<String>;
+pub(super) use super::text::Source;
 
 /// One finding.
 #[derive(Debug, Clone)]
@@ -110,7 +109,7 @@ impl miette::Diagnostic for Diagnostic {
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
         let location = self.location.as_ref().filter(|location| location.line == Line::Shown)?;
-        Some(&*location.source)
+        Some(location.source.named())
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
@@ -190,12 +189,13 @@ impl Location {
 
     /// The line, from 1.
     pub fn line(&self) -> usize {
-        self.before().matches('\n').count() + 1
+        self.source.line_of(self.span.start).0
     }
 
     /// The column in characters, from 1.
     pub fn column(&self) -> usize {
-        self.before().chars().rev().take_while(|&c| c != '\n').count() + 1
+        let (_, start) = self.source.line_of(self.span.start);
+        self.source.inner().get(start..self.span.start).unwrap_or_default().chars().count() + 1
     }
 
     /// How findings are put in order.
@@ -207,13 +207,8 @@ impl Location {
         if self.line == Line::Secret {
             return None;
         }
-        let text = self.source.inner();
-        let start = self.before().rfind('\n').map_or(0, |newline| newline + 1);
-        text.get(start..)?.lines().next()
-    }
-
-    fn before(&self) -> &str {
-        self.source.inner().get(..self.span.start).unwrap_or_default()
+        let (_, start) = self.source.line_of(self.span.start);
+        self.source.inner().get(start..)?.lines().next()
     }
 }
 

@@ -14,6 +14,7 @@ pub mod report;
 mod resource;
 mod secret_files;
 mod source;
+mod text;
 pub mod upstream;
 mod value;
 

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod limits;
+mod migration;
 mod upstreams;
 
 use std::path::{Path, PathBuf};

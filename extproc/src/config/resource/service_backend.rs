@@ -93,7 +93,8 @@ impl FromNode for Api {
 impl FromNode for Schema {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         /// The schemas that Envoy AI Gateway knows besides.
-        const LATER: [&str; 6] = ["AWSAnthropic", "AWSBedrock", "AzureOpenAI", "Cohere", "GCPAnthropic", "GCPVertexAI"];
+        const LATER: [&str; 7] =
+            ["AWSAnthropic", "AWSBedrock", "AzureOpenAI", "Cohere", "GCPAnthropic", "GCPVertexAI", "GoogleAIStudio"];
         if let Some(name) = node.text().filter(|name| LATER.contains(&&***name)) {
             let help = match &**name {
                 "AzureOpenAI" => "use `OpenAI` with the prefix `/openai/v1`, where Azure serves OpenAI's own API",

@@ -1,0 +1,83 @@
+//! Documents as Envoy AI Gateway's users have them: read as they are, with warnings at most. Each file stands for examples of
+//! that project, which it names.
+
+use super::*;
+
+/// The file, the models that are served, and those that are not.
+const FILES: [(&str, &[&str], &[&str]); 6] = [
+    ("providers.yaml", &["both", "gpt-4o-mini", "self-hosted"], &["us.meta.llama3", "gemini", "rerank"]),
+    ("older-forms.yaml", &["mistral"], &["claude-.*", "aws", "yes"]),
+    ("inference-pool.yaml", &["self-hosted"], &["llama", "mistral"]),
+    ("token-limits.yaml", &["funky"], &[]),
+    ("beside.yaml", &["model-a"], &["shadow"]),
+    ("no-objects.yaml", &[], &[]),
+];
+
+fn read(file: &str) -> Outcome {
+    compile(load(&[testdata("migration").join(file)]), Settings::default(), 1, None).unwrap()
+}
+
+#[test]
+fn documents_of_envoy_ai_gateway_are_read_with_warnings_at_most() {
+    for (file, served, left_out) in FILES {
+        let outcome = read(file);
+        assert_eq!(errors(&outcome), [""; 0], "{file}");
+        assert_eq!(models(&outcome.config), served, "{file}");
+        for model in left_out {
+            assert!(!outcome.config.rules_by_model.contains_key(*model), "{file}: {model}");
+        }
+        let texts: Vec<String> = outcome.diagnostics.iter().map(|finding| finding.plain().to_string()).collect();
+        assert!(texts.iter().all(|text| text.contains("warning: ") && text.contains("help: ")), "{texts:#?}");
+    }
+    let files = std::fs::read_dir(testdata("migration")).unwrap().count();
+    assert_eq!(files, FILES.len(), "a file that is not read here");
+}
+
+#[test]
+fn a_rule_goes_on_with_the_backends_that_are_served() {
+    let outcome = read("providers.yaml");
+    let config = &outcome.config;
+    let targets = |model: &str| -> Vec<String> {
+        let rule = config.rule(config.rules_by_model[model][0]).unwrap();
+        rule.targets.iter().map(|target| config.backends[target.backend].name.to_string()).collect()
+    };
+    assert_eq!(targets("both"), ["default/self-hosted"]);
+}
+
+#[test]
+fn a_match_that_is_left_out_takes_none_of_its_conditions_to_others() {
+    let outcome = read("older-forms.yaml");
+    let rule = outcome.config.rule(outcome.config.rules_by_model["mistral"][0]).unwrap();
+    assert_eq!(rule.matches.len(), 1);
+    assert_eq!((&*rule.matches[0].model, rule.matches[0].headers.len()), ("mistral", 0));
+}
+
+#[test]
+fn every_limit_and_cost_of_the_examples_is_in_force() {
+    let outcome = read("token-limits.yaml");
+    let route = &outcome.config.routes[0];
+    assert_eq!((route.costs.len(), route.limits_known), (6, LimitsKnown::All));
+    assert_eq!(route.costs[2].cost, CostSource::Tokens(Cost::CacheCreationInput));
+    assert_eq!(route.limits.len(), 2);
+    assert!(!outcome.config.backends[0].limits.is_empty());
+}
+
+#[test]
+fn a_backend_that_changes_to_a_provider_that_is_not_served_is_left_out_and_not_kept_as_it_was() {
+    let before = backend("b", 80) + &route("r", "m", "b");
+    let first = compile_text(&before, None);
+    assert_eq!(models(&first.config), ["m"]);
+    let now = compile_text(&before.replace("OpenAI", "AWSBedrock"), Some(&first.resources));
+    assert_eq!((errors(&now), models(&now.config)), (vec![], vec![]));
+    let again = compile_text(&before, Some(&now.resources));
+    assert_eq!(models(&again.config), ["m"]);
+}
+
+#[test]
+fn text_that_is_no_object_leaves_the_gate_shut_only_where_it_may_have_held_a_key() {
+    for (text, access) in [("values: {a: 1}\n", "open"), ("values: {note: our ClientKey moved}\n", "shut")] {
+        let outcome = compile_text(text, None);
+        let seen = if outcome.config.gate_config.access == Access::Open { "open" } else { "shut" };
+        assert_eq!((errors(&outcome), seen), (vec![], access), "{text}");
+    }
+}
