@@ -33,6 +33,8 @@ mod dashboards;
 #[cfg(test)]
 mod dialects;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod endpoints;
 #[cfg(test)]
 mod exhausted;

@@ -12,6 +12,7 @@ mod client;
 mod limits;
 mod machine;
 mod measure;
+mod reload;
 mod report;
 mod statistics;
 mod upstream;
@@ -63,6 +64,9 @@ async fn bench(options: &Options) -> Result<(), Box<dyn Error>> {
 
     if affinity::NAME.contains(&options.only) {
         report.prefix_affinity = Some(affinity::measure(pace, &mut progress)?);
+    }
+    if reload::NAME.contains(&options.only) {
+        report.hot_reload = Some(reload::measure(pace, &mut progress)?);
     }
     for answers in [Answers::Whole, Answers::Streamed] {
         let workloads: Vec<_> =

@@ -17,6 +17,7 @@ use crate::{
     limits,
     machine::Machine,
     measure::{Case, ClientAlone, LiveStreams, Pace, Row},
+    reload,
 };
 
 /// Everything that one run found.
@@ -30,6 +31,7 @@ pub(crate) struct Report {
     pub(crate) live_streams: Option<LiveStreams>,
     pub(crate) token_limits: Option<limits::Chapter>,
     pub(crate) prefix_affinity: Option<affinity::Chapter>,
+    pub(crate) hot_reload: Option<reload::Chapter>,
 }
 
 impl Report {
@@ -43,6 +45,7 @@ impl Report {
             live_streams: None,
             token_limits: None,
             prefix_affinity: None,
+            hot_reload: None,
         }
     }
 
@@ -128,6 +131,9 @@ impl fmt::Display for Report {
             write!(f, "\n\n{chapter}")?;
         }
         if let Some(chapter) = &self.prefix_affinity {
+            write!(f, "\n\n{chapter}")?;
+        }
+        if let Some(chapter) = &self.hot_reload {
             write!(f, "\n\n{chapter}")?;
         }
         Ok(())
