@@ -148,6 +148,12 @@ impl Exchange {
                 return self.withhold(now);
             }
         };
+        if let Some(error) = answering.answer.broken() {
+            let error = ApiError::new(ErrorKind::Unavailable, error);
+            let decoded = if let Body::Replaced(decoded) = body { decoded } else { Bytes::new() };
+            // Behind an event that broke off, whose bytes may have gone on.
+            return self.end_early(joined(decoded, b"\n\n"), end, &error, Outcome::Cancelled, now);
+        }
         let costs = match end {
             End::More => {
                 self.ask(Progress::Passing);
@@ -199,25 +205,31 @@ impl Exchange {
         costs
     }
 
-    /// Ends the answer before what is withheld of it. What was delivered is charged.
+    /// Ends the answer before what is withheld of it.
+    fn cut(&mut self, error: &ApiError, now: Instant) -> Action {
+        let Phase::Answering(answering) = &mut self.phase else { return Action::Wait };
+        let Some(Withheld { passed, end, .. }) = answering.withheld.take() else { return Action::Wait };
+        self.end_early(passed, end, error, Outcome::Cut, now)
+    }
+
+    /// Ends the answer behind these bytes. What was delivered is charged.
     ///
     /// In the caller's stream the error comes as an event, since its status has long been sent. A little later the proxy is told
     /// to reset both sides, so that the upstream stops.
-    fn cut(&mut self, error: &ApiError, now: Instant) -> Action {
+    fn end_early(&mut self, last: Bytes, end: End, error: &ApiError, outcome: Outcome, now: Instant) -> Action {
         let (operation, dialect) = (self.operation(), self.dialect());
         let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Action::Wait };
-        let Answering { plan, answer, withheld } = *answering;
-        let Some(Withheld { passed, end, .. }) = withheld else { return Action::Wait };
+        let Answering { plan, answer, .. } = *answering;
         let counted = answer.counted(&plan.estimate, plan.unreported);
         let costs = self.costs(&plan, counted.as_ref());
         self.note(|summary| summary.content_events = answer.content_events());
         self.settle(counted);
-        self.end(Outcome::Cut, now);
+        self.end(outcome, now);
         if end == End::More {
             let response = LocalResponse::error(error, dialect, "cut");
             self.phase = Phase::Cut { response, reset_at: now + LAST_WORDS };
         }
-        let body = joined(passed, error.events(operation, answer.events()).as_bytes());
+        let body = joined(last, error.events(operation, answer.events()).as_bytes());
         Action::Answer(Reply::ResponseBody(Body::Replaced(body), costs))
     }
 

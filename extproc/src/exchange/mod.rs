@@ -44,7 +44,7 @@ use crate::affinity::{Answered, DebugHeaders, PlacementMode, Ticket};
 use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Decision, Form, Growth, Refused, Reservation, Settlement, StoreError};
 use answering::Answering;
-use body::BodyBuffer;
+use body::{BodyBuffer, RequestBody};
 use lease::Lease;
 use plan::Plan;
 use response::Answer;
@@ -104,8 +104,7 @@ enum Phase {
 #[derive(Debug)]
 struct Pending {
     plan: Plan,
-    body: Bytes,
-    chunk_lengths: Vec<usize>,
+    body: RequestBody,
     /// How often the ledger was asked.
     asked: u8,
 }
@@ -151,17 +150,12 @@ impl Exchange {
             let path = headers.get(":path").unwrap_or_default();
             return Ok(self.respond(models::answer(&self.config, &passed, path), now));
         }
-        // What passes through is not read, so it may be in any coding.
-        if let Some(encoding) = headers
-            .get("content-encoding")
-            .filter(|encoding| passed.operation != Operation::PassThrough && !encoding.eq_ignore_ascii_case("identity"))
-        {
-            let message = format!("content-encoding `{encoding}` is not supported here; send the body unencoded");
-            let error = ApiError::new(ErrorKind::InvalidRequest, message);
-            return Ok(self.deny(&error, dialect, "encoded_body", now));
-        }
+        let body = match BodyBuffer::new(&headers, passed.operation, self.config.settings.max_body_bytes) {
+            Ok(body) => body,
+            Err(refused) => return Ok(self.respond(refused.response(dialect), now)),
+        };
         self.head = Some(Head { operation: passed.operation, dialect, caller: passed.caller, headers });
-        self.phase = Phase::Body(BodyBuffer::default());
+        self.phase = Phase::Body(body);
         match (end, self.profile) {
             (End::Last, _) => Ok(self.complete(now)),
             (End::More, Profile::Streamed) => Ok(Action::Wait),
@@ -175,11 +169,8 @@ impl Exchange {
     /// [`OutOfOrder`] when it is not its turn.
     pub fn request_body(&mut self, chunk: Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
         let Phase::Body(body) = &mut self.phase else { return Err(self.out_of_order("a request body chunk")) };
-        body.push(chunk);
-        if body.len() > self.config.settings.max_body_bytes {
-            let message = format!("the request body is larger than {} bytes", self.config.settings.max_body_bytes);
-            let error = ApiError::new(ErrorKind::RequestTooLarge, message);
-            return Ok(self.deny(&error, self.dialect(), "body_too_large", now));
+        if let Err(refused) = body.push(chunk) {
+            return Ok(self.respond(refused.response(self.dialect()), now));
         }
         match end {
             End::More => Ok(Action::Wait),
@@ -311,13 +302,16 @@ impl Exchange {
         let (Phase::Body(body), Some(head)) = (std::mem::replace(&mut self.phase, Phase::Over), &self.head) else {
             return Action::Wait;
         };
-        let (body, chunk_lengths) = body.finish();
-        let plan = match plan::plan(&body, head, &self.config, &self.memory, self.entropy, now) {
+        let body = match body.finish() {
+            Ok(body) => body,
+            Err(refused) => return self.respond(refused.response(self.dialect()), now),
+        };
+        let plan = match plan::plan(&body.bytes, head, &self.config, &self.memory, self.entropy, now) {
             Ok(plan) => plan,
             Err(refused) => return self.respond(refused, now),
         };
         self.describe(&plan);
-        let pending = Pending { plan, body, chunk_lengths, asked: 1 };
+        let pending = Pending { plan, body, asked: 1 };
         match &pending.plan.reservation {
             Some(request) => {
                 let action = Action::Reserve(Arc::clone(request));
@@ -364,12 +358,12 @@ impl Exchange {
 
     /// Lets the request go: one reply for every message that is unanswered.
     fn release(&mut self, pending: Pending, now: Instant) -> Action {
-        let Pending { plan, body, chunk_lengths, .. } = pending;
+        let Pending { plan, body, .. } = pending;
         let Some(head) = &mut self.head else { return Action::Wait };
         let Some(mutations) = plan.mutations(&self.config, head) else { return Action::Wait };
         // An answer may stream for minutes, and nobody asks for the request's headers any more.
         head.headers = Headers::default();
-        let mut chunks = plan.splice.chunks(&body, &chunk_lengths).into_iter().map(|chunk| match chunk {
+        let mut chunks = body.answers(&plan.splice).into_iter().map(|chunk| match chunk {
             Chunk::Unchanged => Body::Unchanged,
             Chunk::Replaced(bytes) => Body::Replaced(bytes),
         });
@@ -452,10 +446,6 @@ impl Exchange {
         if let Some(ticket) = &mut self.ticket {
             ticket.answered(answered, served.as_ref(), now);
         }
-    }
-
-    fn deny(&mut self, error: &ApiError, dialect: Dialect, reason: &'static str, now: Instant) -> Action {
-        self.respond(LocalResponse::error(error, dialect, reason), now)
     }
 
     fn respond(&mut self, response: LocalResponse, now: Instant) -> Action {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use attache_gate::{Caller, KeyPriority};
+use attache_proto::encoding;
 use attache_proto::multipart::FormError;
 use attache_proto::request::{
     self, IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent,
@@ -15,7 +16,7 @@ use bytes::Bytes;
 
 use super::Head;
 use super::asked::{self, Asked};
-use super::event::{LocalResponse, Mutations, Routing};
+use super::event::{Headers, LocalResponse, Mutations, Routing};
 use super::placing::{Candidate, Placed, Request};
 use super::upstream::{self, Access, Rewrite};
 use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
@@ -366,12 +367,8 @@ impl Plan {
     /// The changes to the request's headers.
     pub(super) fn mutations(&self, config: &Config, head: &Head) -> Option<Mutations> {
         let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);
-        let mut set = vec![
-            (headers::MODEL, self.model.to_string()),
-            (headers::ROUTE, route.id.to_string()),
-            // An answer that we cannot read is an answer that we cannot count.
-            ("accept-encoding", "identity".to_owned()),
-        ];
+        let mut set = vec![(headers::MODEL, self.model.to_string()), (headers::ROUTE, route.id.to_string())];
+        set.extend(self.accept_encoding(&head.headers).map(|codings| ("accept-encoding", codings)));
         let mut remove = vec![headers::DECISION];
         match backend.affinity.mode {
             PlacementMode::Endpoint => {
@@ -406,6 +403,10 @@ impl Plan {
             Some(timeout) => set.push((headers::UPSTREAM_TIMEOUT_MS, timeout.as_millis().to_string())),
             None => remove.push(headers::UPSTREAM_TIMEOUT_MS),
         }
+        // It goes on decoded then.
+        if !self.splice.is_empty() && head.headers.bytes("content-encoding").is_some() {
+            remove.push("content-encoding");
+        }
         // Without it the request ends in a 500: Envoy compares the two, in both profiles.
         if !self.splice.is_empty() && head.headers.get("content-length").is_some() {
             set.push(("content-length", self.splice.spliced_len().to_string()));
@@ -413,6 +414,19 @@ impl Plan {
         let mut mutations = Mutations { set, remove, routing: Routing::Again, ..Mutations::default() };
         upstream::address(&mut mutations, backend, &self.mutation, head, &config.settings.path_prefix);
         Some(mutations)
+    }
+
+    /// Which codings the answer may have. An answer that we cannot read is one that we cannot count, and one that may have to be
+    /// changed is easiest changed as it is.
+    fn accept_encoding(&self, headers: &Headers) -> Option<String> {
+        let may_be_cut = self.output.form == Form::Stream
+            && self.reservation.as_ref().is_some_and(|reservation| reservation.bounds_output());
+        if self.visibility == UsageVisibility::Remove || may_be_cut {
+            return Some("identity".to_owned());
+        }
+        headers.bytes("accept-encoding")?;
+        let values = headers.iter().filter(|(name, _)| *name == "accept-encoding").map(|(_, value)| value);
+        Some(encoding::acceptable(values))
     }
 
     /// Why the request went where it went, in one line: `docs/affinity.md` says what the parts are.

@@ -1,9 +1,10 @@
 //! The answer as it streams by: which bytes the client must not see, and what it will have cost.
 
+use attache_proto::encoding::{Codings, DecodeError, Decoder};
 use attache_proto::headers;
 use attache_proto::response::{BodyFormat, EndOfStream, Gap, Output, ResponseScanner, UsageVisibility};
 use attache_proto::{Operation, Usage};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::event::{End, Headers, Mutations};
 use super::plan::Unreported;
@@ -21,6 +22,34 @@ pub(super) struct Answer {
     hidden: Vec<&'static str>,
     /// Whether it may be ended before the upstream ends it.
     may_be_cut: bool,
+    wire: Wire,
+}
+
+/// How the body comes, and how it goes on.
+#[derive(Debug)]
+enum Wire {
+    /// As it is.
+    Plain,
+    /// Encoded, and it goes on so: what is decoded is only looked at.
+    Encoded(Box<Decoder>),
+    /// Encoded, and it goes on decoded, as it may have to be changed.
+    Undone(Box<Undone>),
+    /// Nobody can read it, or can no more. It goes on as it comes.
+    Unread,
+}
+
+#[derive(Debug)]
+struct Undone {
+    decoder: Decoder,
+    /// Whether the next bytes are the rest of a chunk that was withheld: they are decoded.
+    rest: Rest,
+    broken: Option<DecodeError>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    None,
+    Awaited,
 }
 
 impl Answer {
@@ -31,15 +60,22 @@ impl Answer {
         // Of an operation that uses no tokens there is nothing to be found, whatever its answer says.
         let format = response.get("content-type").filter(|_| operation.uses_tokens());
         let format = format.and_then(BodyFormat::from_content_type);
-        let scanner =
-            format.filter(|_| served(status)).map(|format| ResponseScanner::new(operation, format, visibility));
+        let codings = response.iter().filter(|(name, _)| *name == "content-encoding").map(|(_, value)| value);
+        let wire = match Codings::parse(codings) {
+            Ok(codings) if codings.is_identity() => Wire::Plain,
+            Ok(codings) => Wire::Encoded(Box::new(Decoder::new(codings))),
+            Err(_) => Wire::Unread,
+        };
+        let scanner = format
+            .filter(|_| served(status) && !matches!(wire, Wire::Unread))
+            .map(|format| ResponseScanner::new(operation, format, visibility));
         // Whoever put them there.
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
-        Self { status, scanner, format, visibility, hidden, may_be_cut: false }
+        Self { status, scanner, format, visibility, hidden, may_be_cut: false, wire }
     }
 
-    /// What becomes of its headers.
-    pub(super) fn mutations(&self) -> Mutations {
+    /// What becomes of its headers, and so whether its body may be changed. To be asked once, before the body.
+    pub(super) fn mutations(&mut self) -> Mutations {
         let mut remove = self.hidden.clone();
         if self.scanner.is_some()
             && self.format == Some(BodyFormat::EventStream)
@@ -47,6 +83,14 @@ impl Answer {
         {
             // One event less will come than the upstream counted, or many.
             remove.push("content-length");
+            self.wire = match std::mem::replace(&mut self.wire, Wire::Plain) {
+                Wire::Encoded(decoder) => {
+                    // The upstream was asked for none.
+                    remove.push("content-encoding");
+                    Wire::Undone(Box::new(Undone { decoder: *decoder, rest: Rest::None, broken: None }))
+                }
+                wire => wire,
+            };
         }
         Mutations { remove, ..Mutations::default() }
     }
@@ -59,14 +103,37 @@ impl Answer {
         }
     }
 
-    /// What becomes of a chunk of its body.
+    /// What becomes of a chunk of its body. After [`Output::Withheld`], the rest that it has comes next.
     pub(super) fn feed(&mut self, chunk: &Bytes, end: End) -> Output {
         let Some(scanner) = &mut self.scanner else { return Output::Unchanged };
-        let end = match end {
+        let end_of_stream = match end {
             End::More => EndOfStream::More,
             End::Last => EndOfStream::End,
         };
-        scanner.feed(chunk, end)
+        match &mut self.wire {
+            Wire::Plain => scanner.feed(chunk, end_of_stream),
+            Wire::Unread => Output::Unchanged,
+            Wire::Undone(undone) => undone.feed(scanner, chunk, end_of_stream),
+            Wire::Encoded(decoder) => {
+                let decoded = decoder.feed(chunk, |piece| {
+                    scanner.feed(&Bytes::copy_from_slice(piece), EndOfStream::More);
+                });
+                if end == End::Last {
+                    scanner.feed(&Bytes::new(), EndOfStream::End);
+                }
+                if decoded.is_err() {
+                    self.wire = Wire::Unread;
+                }
+                Output::Unchanged
+            }
+        }
+    }
+
+    /// What is wrong with an answer that had to be decoded and cannot be. It ends behind what was: it can go on neither way.
+    pub(super) fn broken(&self) -> Option<String> {
+        let Wire::Undone(undone) = &self.wire else { return None };
+        let error = undone.broken?;
+        Some(format!("the upstream's answer is not what its content-encoding says: {error}"))
     }
 
     /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, or not all of it, that is
@@ -76,8 +143,10 @@ impl Answer {
             return None;
         }
         let counted = self.scanner.as_ref().map(ResponseScanner::counted);
-        let output = match (&counted, self.format) {
-            (counted, Some(BodyFormat::EventStream)) => counted.as_ref().map_or(0, |counted| counted.output_tokens),
+        let seen = counted.as_ref().map_or(0, |counted| counted.output_tokens);
+        let output = match (self.format, &self.wire) {
+            (Some(BodyFormat::EventStream), Wire::Unread) => unreported.whole.max(seen),
+            (Some(BodyFormat::EventStream), _) => seen,
             _ => unreported.whole,
         };
         let Some((usage, gap)) = counted.and_then(|counted| Some((counted.usage?, counted.gap))) else {
@@ -107,6 +176,40 @@ impl Answer {
     pub(super) fn content_events(&self) -> Option<u64> {
         let scanner = self.scanner.as_ref().filter(|_| self.format == Some(BodyFormat::EventStream))?;
         Some(scanner.counted().content_events)
+    }
+}
+
+impl Undone {
+    fn feed(&mut self, scanner: &mut ResponseScanner, chunk: &Bytes, end: EndOfStream) -> Output {
+        let decoded = match std::mem::replace(&mut self.rest, Rest::None) {
+            Rest::Awaited => chunk.clone(),
+            Rest::None => self.decode(chunk),
+        };
+        let unfinished = match end {
+            EndOfStream::More => None,
+            EndOfStream::End => self.decoder.finish().err(),
+        };
+        let broken = self.broken.or(unfinished);
+        // The bytes of an event that breaks off here must not go on as its end.
+        let output = scanner.feed(&decoded, if broken.is_some() { EndOfStream::More } else { end });
+        // Where the stream has said that it is over, nobody misses a check sum.
+        let is_harmless = |error: &DecodeError| matches!(error, DecodeError::Incomplete(_)) && scanner.counted().done;
+        self.broken = broken.filter(|error| !is_harmless(error));
+        match output {
+            // The proxy has other bytes.
+            Output::Unchanged => Output::Replaced(decoded),
+            Output::Replaced(bytes) => Output::Replaced(bytes),
+            Output::Withheld { passed, rest } => {
+                self.rest = Rest::Awaited;
+                Output::Withheld { passed, rest }
+            }
+        }
+    }
+
+    fn decode(&mut self, chunk: &[u8]) -> Bytes {
+        let mut decoded = BytesMut::new();
+        self.broken = self.decoder.feed(chunk, |piece| decoded.extend_from_slice(piece)).err();
+        decoded.freeze()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The machine, driven by hand: no proxy, no ledger, no clock but the one we hold.
 
+mod encodings;
 mod endpoints;
 mod failing;
 mod growth;

@@ -31,7 +31,7 @@ impl Bound {
     ///
     /// Each decoded byte costs its time, so this bounds the time for each byte that a server sends, but for the first 16 MiB. The
     /// longest of honest answers need no more: one of 100,000 tokens that are all the same has 15.6 MB, and 60 kB as gzip, 1.6 kB
-    /// as zstd, 235 bytes as brotli, if it is encoded as a whole; event by event, none of them gets below a 20th.
+    /// as zstd, 235 bytes as brotli, if it is encoded as a whole and not event by event.
     pub const PASSING: Self = Self { base_bytes: 16 << 20, ratio: 256 };
 
     /// No more than so many bytes, however long the encoded body is.
