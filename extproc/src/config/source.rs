@@ -127,7 +127,7 @@ impl Documents {
             }
         }
         let text =
-            |source: &&Arc<Source>| DocumentText { name: source.name().to_owned(), text: source.inner().clone() };
+            |source: &&Arc<Source>| DocumentText { name: source.name().to_owned(), text: source.inner().to_owned() };
         sources.iter().map(text).collect()
     }
 
