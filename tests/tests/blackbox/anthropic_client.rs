@@ -35,3 +35,19 @@ async fn the_model_server_speaks_as_the_official_client_understands_it() {
         python::compare_servers(SCRIPT, "core,endpoints", coding).await;
     }
 }
+
+#[tokio::test]
+async fn the_remaining_endpoints_answer_as_the_model_server_does() {
+    let stack = stack().await;
+    python::compare(SCRIPT, &stack, "endpoints", None).await;
+    residue::none(&stack).await;
+}
+
+#[tokio::test]
+async fn answers_in_every_coding_read_the_same_and_are_counted() {
+    for coding in ["auto", "gzip", "br", "zstd", "deflate", "raw-deflate"] {
+        let stack = stack().await;
+        python::compare(SCRIPT, &stack, "core,endpoints", Some(coding)).await;
+        residue::none(&stack).await;
+    }
+}

@@ -3,8 +3,16 @@
 //! Each request is made twice: through the gateway, and to a twin of its model server. Both servers are asked the same in the
 //! same order, so their answers differ in nothing but the time that they were made at.
 
+use std::io::{Read, Write as _};
+
 use attache_model_server::{Config, ModelServer};
 use attache_tests::{Answer, Client, Result, Stack, until};
+use flate2::{
+    Compression,
+    read::{DeflateDecoder, GzDecoder, ZlibDecoder},
+    write::GzEncoder,
+};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
@@ -174,4 +182,150 @@ async fn errors_before_and_within_a_stream_pass_as_they_are() {
         }
     }
     residue::none(&twins.stack).await;
+}
+
+/// What `x-sim-encode` takes.
+const CODINGS: [&str; 5] = ["gzip", "br", "zstd", "deflate", "raw-deflate"];
+
+#[tokio::test]
+async fn encoded_answers_are_counted_and_passed_in_their_coding() {
+    let twins = Twins::start().await;
+    for (path, body) in streaming() {
+        for coding in CODINGS {
+            for body in [json!({"stream": false}), json!({"stream": true})].map(|more| merged(&body, &more)) {
+                if body["stream"] == json!(false) && body.get("stream_options").is_some() {
+                    continue;
+                }
+                let answers = twins.both(path, &body, &[("x-sim-encode", coding)]).await.map(Result::unwrap);
+                for answer in &answers {
+                    let encoding = answer.header("content-encoding");
+                    assert_eq!((answer.status, encoding), (200, Some(coding.trim_start_matches("raw-"))), "{path}");
+                }
+                let [ours, theirs] = answers.map(|answer| timeless(&decoded(coding, &answer.body)));
+                assert_eq!(ours, theirs, "{path}, {coding}");
+                twins.agree(&format!("{path}, {coding}")).await;
+            }
+        }
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn an_answer_whose_coding_lies_is_passed_as_it_is() {
+    let twins = Twins::start().await;
+    for (path, body) in streaming() {
+        let answer = twins.ask(path, &streamed(&body), &[("x-sim-encode", "lie")]).await;
+        assert_eq!((answer.status, answer.header("content-encoding")), (200, Some("gzip")), "{path}");
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn an_encoded_request_that_needs_no_change_is_sent_on_as_it_came() {
+    let documents = pool() + &route("r", "served", "{name: pool}");
+    let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
+    let text = r#"{"model":"served","messages":[{"role":"user","content":"é😀"}]}"#;
+    for (coding, body) in [("gzip", gzip(text.as_bytes())), ("zstd", zstd::encode_all(text.as_bytes(), 1).unwrap())] {
+        stack.forget_requests();
+        let request = stack.client().request(Method::POST, "/v1/chat/completions").body(body.clone());
+        let request = request.header("content-type", "application/json").header("content-encoding", coding);
+        let answer = Answer::to(request).await.unwrap();
+        assert_eq!(answer.status, 200, "{coding}: {}", answer.text());
+        let record = stack.models[0].requests().remove(0);
+        assert_eq!((record.raw_body.as_ref(), record.headers["content-encoding"].as_str()), (&body[..], coding));
+    }
+    residue::none(&stack).await;
+}
+
+#[tokio::test]
+async fn usage_that_comes_twice_counts_once_by_its_last_figures() {
+    let twins = Twins::start().await;
+    for (path, body) in streaming() {
+        let answer = twins.ask(path, &streamed(&body), &[("x-sim-fault", "usage-twice")]).await;
+        assert_eq!(answer.status, 200, "{path}");
+        twins.agree(path).await;
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn figures_that_cannot_be_are_passed_and_not_believed() {
+    let twins = Twins::start().await;
+    for (path, mut body) in streaming() {
+        for fault in ["negative-usage", "huge-usage"] {
+            twins.ask(path, &streamed(&body), &[("x-sim-fault", fault)]).await;
+            body.as_object_mut().unwrap().remove("stream_options");
+            twins.ask(path, &body, &[("x-sim-fault", fault)]).await;
+        }
+    }
+    residue::none(&twins.stack).await;
+    let metrics = twins.stack.sidecar_metrics().await.unwrap();
+    for sample in metrics.samples("gen_ai_client_token_usage_sum") {
+        assert!((0.0..1e9).contains(&sample.value), "{sample:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_that_break_off_break_off_where_they_did() {
+    let twins = Twins::start().await;
+    for (path, mut body) in streaming() {
+        body.as_object_mut().unwrap().remove("stream_options");
+        for fault in ["truncate=0", "short-length=20"] {
+            let answers = twins.both(path, &body, &[("x-sim-fault", fault)]).await;
+            let [ours, theirs] = answers.map(|answer| answer.map(|answer| timeless(&answer.text())).ok());
+            assert_eq!(ours, theirs, "{path}, {fault}");
+        }
+        let answers = twins.both(path, &body, &[("x-sim-fault", "long-length=20")]).await;
+        assert!(answers.iter().all(Result::is_err), "{path}: {answers:?}");
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
+async fn a_stream_without_an_end_is_counted_when_its_client_leaves() {
+    let twins = Twins::start().await;
+    for (path, body) in streaming() {
+        let body = merged(&streamed(&body), &json!({"model": "assistant"}));
+        let client = twins.ours.clone().with_header("x-sim-fault", "endless=5");
+        let mut response = client.post(path, &body).send().await.unwrap();
+        let mut seen = Vec::new();
+        while !String::from_utf8_lossy(&seen).contains(": keep-alive") {
+            seen.extend(response.chunk().await.unwrap().unwrap());
+        }
+        drop(response);
+        twins.ask(path, &streamed(&body), &[]).await;
+    }
+    residue::none(&twins.stack).await;
+    let mut expected = 0.0;
+    for record in twins.stack.models[0].requests() {
+        expected += (record.prompt_tokens + record.completion_tokens) as f64;
+    }
+    let metrics = twins.stack.sidecar_metrics().await.unwrap();
+    let sum = |kind| metrics.sum("gen_ai_client_token_usage_sum", &[("gen_ai_token_type", kind)]);
+    assert_eq!(sum("input") + sum("output"), expected);
+}
+
+fn merged(body: &Value, more: &Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn decoded(coding: &str, bytes: &[u8]) -> String {
+    let mut text = String::new();
+    let mut reader: Box<dyn Read> = match coding {
+        "gzip" => Box::new(GzDecoder::new(bytes)),
+        "deflate" => Box::new(ZlibDecoder::new(bytes)),
+        "raw-deflate" => Box::new(DeflateDecoder::new(bytes)),
+        "br" => Box::new(brotli::Decompressor::new(bytes, 4096)),
+        _ => Box::new(zstd::stream::read::Decoder::new(bytes).unwrap()),
+    };
+    reader.read_to_string(&mut text).unwrap();
+    text
 }
