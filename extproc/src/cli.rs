@@ -327,7 +327,8 @@ fn complain(text: &str) {
 }
 
 fn log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // The watcher warns of every directory of a mounted Secret that goes with the swap of its links, as it is meant to.
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,notify=error"));
     // Without internal errors: they would go to standard error by a macro that panics where that cannot be written, and a
     // log that is lost must not stop reloading, draining or serving.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
