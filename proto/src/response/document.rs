@@ -38,7 +38,7 @@ pub(super) struct Document {
     empty_if: Option<u8>,
     /// What the content that is being read is, and the depth at which it ends.
     reading: Option<(Weight, usize)>,
-    /// What the account says that is being read.
+    /// Which of the accounts is being read.
     rank: Rank,
     reports: [Report; 3],
     /// The first `model`: all events of a stream name the same, so it outlives a restart.

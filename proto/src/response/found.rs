@@ -24,7 +24,7 @@ pub(super) struct Found {
     tokens: u64,
     /// Of the one that is not, or of an event without choices.
     part: Part,
-    /// Whether the content's length says nothing of its tokens.
+    /// What its content is.
     pub(super) kind: Kind,
 }
 

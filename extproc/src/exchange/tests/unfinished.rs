@@ -67,9 +67,9 @@ fn a_stream_whose_server_counts_no_output_costs_the_events_that_came() {
 
 #[test]
 fn a_responses_stream_that_is_cut_ends_in_its_own_error_event() {
-    let mut table = streaming(Table::set_capped(100), "/v1/responses");
+    let mut table = streaming(Table::set_capped(554), "/v1/responses");
     let mut events = vec![json!({"type": "response.created", "response": {"usage": null}})];
-    events.extend((0..100).map(|_| json!({"type": "response.output_text.delta", "delta": "x"})));
+    events.extend((0..600).map(|_| json!({"type": "response.output_text.delta", "delta": "x"})));
     let text: String = events.iter().map(event).collect();
     let chunk = Bytes::from(text.clone());
     let mut action = table.exchange.response_body(&chunk, End::More, table.now).unwrap();
@@ -77,7 +77,7 @@ fn a_responses_stream_that_is_cut_ends_in_its_own_error_event() {
         let state = CounterState {
             bucket: 0,
             epoch: 0,
-            settled: 100,
+            settled: 0,
             previous: 0,
             held: 0,
             left: Duration::from_secs(60),
