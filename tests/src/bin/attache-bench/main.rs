@@ -7,6 +7,7 @@
 
 mod affinity;
 mod bed;
+mod bodies;
 mod bootstrap;
 mod client;
 mod limits;
@@ -37,7 +38,7 @@ struct Options {
     /// Half a minute in place of some: a look, no figures to keep.
     #[arg(long)]
     quick: bool,
-    /// Only the cases whose name contains this, such as "2 kB", "token limits" or "prefix affinity".
+    /// Only the cases whose name contains this, such as "2 kB", "bodies", "token limits" or "prefix affinity".
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }
@@ -83,8 +84,8 @@ async fn bench(options: &Options) -> Result<(), Box<dyn Error>> {
         }
         report.beds.push(bed.finish().await?);
     }
-    if options.only.is_empty() {
-        report.live_streams = Some(measure::live_streams(&mut progress).await?);
+    if bodies::NAME.contains(&options.only) {
+        report.bodies_and_streams = Some(bodies::measure(pace, &mut progress).await?);
     }
     if limits::NAME.contains(&options.only) && tools::redis_server().is_ok() {
         report.token_limits = Some(limits::measure(pace, &mut progress).await?);

@@ -13,10 +13,11 @@ use serde::Serialize;
 use crate::{
     affinity,
     bed::Finding,
+    bodies,
     bootstrap::Variant,
     limits,
     machine::Machine,
-    measure::{Case, ClientAlone, LiveStreams, Pace, Row},
+    measure::{Case, ClientAlone, Pace, Row},
     reload,
 };
 
@@ -28,7 +29,7 @@ pub(crate) struct Report {
     pub(crate) client_alone: Option<ClientAlone>,
     pub(crate) cases: Vec<Case>,
     pub(crate) beds: Vec<Finding>,
-    pub(crate) live_streams: Option<LiveStreams>,
+    pub(crate) bodies_and_streams: Option<bodies::Chapter>,
     pub(crate) token_limits: Option<limits::Chapter>,
     pub(crate) prefix_affinity: Option<affinity::Chapter>,
     pub(crate) hot_reload: Option<reload::Chapter>,
@@ -42,7 +43,7 @@ impl Report {
             client_alone: None,
             cases: Vec::new(),
             beds: Vec::new(),
-            live_streams: None,
+            bodies_and_streams: None,
             token_limits: None,
             prefix_affinity: None,
             hot_reload: None,
@@ -106,16 +107,6 @@ impl fmt::Display for Report {
                 )?;
             }
         }
-        if let Some(live) = &self.live_streams {
-            writeln!(
-                f,
-                "  {} live streams: the sidecar's peak {} (idle {}), {:.1} us of its CPU for each event",
-                live.streams,
-                megabytes(live.sidecar_peak_bytes),
-                megabytes(live.sidecar_peak_before_bytes),
-                live.sidecar_cpu_us_per_event
-            )?;
-        }
         if let Some(alone) = &self.client_alone {
             writeln!(
                 f,
@@ -127,6 +118,9 @@ impl fmt::Display for Report {
             f,
             "Upstream: a fixed answer with its usage for whole answers, the simulated model server for streamed ones."
         )?;
+        if let Some(chapter) = &self.bodies_and_streams {
+            write!(f, "\n\n{chapter}")?;
+        }
         if let Some(chapter) = &self.token_limits {
             write!(f, "\n\n{chapter}")?;
         }
@@ -189,7 +183,7 @@ fn write_events(f: &mut fmt::Formatter<'_>, case: &Case) -> fmt::Result {
     Ok(())
 }
 
-fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 

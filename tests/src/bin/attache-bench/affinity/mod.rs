@@ -17,6 +17,7 @@ use crate::{measure::Pace, report::Progress};
 use contention::Contention;
 use cost::Cost;
 use memory::Memory;
+pub(crate) use prompts::Body;
 
 /// By which `--only` knows it.
 pub(crate) const NAME: &str = "prefix affinity";

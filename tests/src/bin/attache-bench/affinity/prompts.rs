@@ -16,7 +16,7 @@ const MARK: usize = 16;
 
 /// One body, to be sent again and again: with another mark it is another conversation.
 #[derive(Debug, Clone)]
-pub(super) struct Body {
+pub(crate) struct Body {
     bytes: Vec<u8>,
     /// Where the first user's message begins.
     mark: Range<usize>,
@@ -24,7 +24,7 @@ pub(super) struct Body {
 
 impl Body {
     /// A chat request of about so many bytes: more of it means more turns, and longer ones.
-    pub(super) fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         let turns = (len / 2_000).isqrt().max(1) * 2 + 1;
         let turn_bytes = len.saturating_sub(SYSTEM_BYTES + 100) / turns;
         let mut words = Words(len as u64 | 1);
@@ -55,7 +55,7 @@ impl Body {
         }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
