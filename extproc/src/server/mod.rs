@@ -6,28 +6,30 @@
 
 mod cut;
 pub mod listen;
+mod service;
 mod stream;
 mod wire;
 
 pub use cut::Cut;
+pub use service::ProcessorService;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
-    ExternalProcessor, ExternalProcessorServer,
-};
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::{Stream, StreamExt};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Status, Streaming};
 
 use crate::world::World;
 
 /// What a message may be larger than a body's cap: headers, attributes and framing.
 const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
 
-/// The ext_proc service.
+/// The replies to one stream.
+type Replies = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
+
+/// What answers streams of messages.
 #[derive(Debug, Clone)]
 pub struct Processor {
     world: Arc<World>,
@@ -35,25 +37,16 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// The service, ready to be added to a tonic server.
-    pub fn service(world: Arc<World>, cut: Cut) -> ExternalProcessorServer<Self> {
+    /// The ext_proc service, ready to be added to a tonic server.
+    pub fn service(world: Arc<World>, cut: Cut) -> ProcessorService {
         let cap = usize::try_from(world.settings.max_body_bytes).unwrap_or(usize::MAX);
-        ExternalProcessorServer::new(Self { world, cut })
-            .max_decoding_message_size(cap.saturating_add(MESSAGE_OVERHEAD_BYTES))
-            .max_encoding_message_size(usize::MAX)
+        ProcessorService::new(Self { world, cut }, cap.saturating_add(MESSAGE_OVERHEAD_BYTES))
     }
-}
 
-#[tonic::async_trait]
-impl ExternalProcessor for Processor {
-    type ProcessStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
-
-    async fn process(
-        &self,
-        request: Request<Streaming<ProcessingRequest>>,
-    ) -> Result<Response<Self::ProcessStream>, Status> {
-        let replies = stream::replies(request.into_inner(), Arc::clone(&self.world));
-        Ok(Response::new(Box::pin(self.cut.before(catch_panics(replies)))))
+    fn replies(&self, messages: Streaming<ProcessingRequest>) -> Replies {
+        // Boxed here as well: what takes a stream by value and pins it keeps room for two of them.
+        let replies = Box::pin(catch_panics(stream::replies(messages, Arc::clone(&self.world))));
+        Box::pin(self.cut.before(replies))
     }
 }
 

@@ -5,7 +5,7 @@ use attache_proto::Operation;
 /// Three bytes, each of which has a meaning whatever it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
-    operation: u8,
+    subject: u8,
     choice: u8,
     cuts: u8,
 }
@@ -13,14 +13,19 @@ pub struct Head {
 impl Head {
     /// The head of an input and what comes after it; `None` where the input is too short for one.
     pub fn split(input: &[u8]) -> Option<(Self, &[u8])> {
-        let ([operation, choice, cuts], rest) = input.split_first_chunk()?;
-        Some((Self { operation: *operation, choice: *choice, cuts: *cuts }, rest))
+        let ([subject, choice, cuts], rest) = input.split_first_chunk()?;
+        Some((Self { subject: *subject, choice: *choice, cuts: *cuts }, rest))
     }
 
     /// The operation: `0` is the first of [`Operation::ALL`].
     pub fn operation(self) -> Operation {
-        let index = usize::from(self.operation.wrapping_sub(b'0')) % Operation::ALL.len();
-        Operation::ALL.into_iter().nth(index).unwrap_or(Operation::ChatCompletions)
+        self.one_of(&Operation::ALL).unwrap_or(Operation::ChatCompletions)
+    }
+
+    /// One of these: `0` is the first. `None` of none.
+    pub fn one_of<T: Copy>(self, all: &[T]) -> Option<T> {
+        let index = usize::from(self.subject.wrapping_sub(b'0')).checked_rem(all.len())?;
+        all.get(index).copied()
     }
 
     /// Whether the `bit`th choice is taken: none is by `0`, the lowest by `1`.
