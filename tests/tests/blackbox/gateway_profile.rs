@@ -37,7 +37,7 @@ async fn requests_are_rewritten_counted_and_limited_on_what_the_manifests_become
     let costs = "llmRequestCosts: [{metadataKey: llm_total_token, type: TotalToken}]";
     let documents = pool()
         + &route_with("unified", "assistant", "{name: pool, modelNameOverride: served}", costs)
-        + &limits("unified", "{name: day, per: [key], limit: 1000000, window: 300d}")
+        + &limits("unified", "{name: day, per: [key], limit: 100000000, window: 300d}")
         + &key("a", "acme", "unified");
     let stack = Stack::builder(documents).models(2).without_wasm().start().await.unwrap();
     for wasm in [false, true] {
