@@ -9,7 +9,7 @@ use crate::error::Result;
 pub(super) fn listener(objects: &Objects, places: &Places) -> Result<Value> {
     let policy = objects.of_kind("ClientTrafficPolicy").next().unwrap_or(&Value::Null);
     if let Some(spec) = policy.get("spec") {
-        only(spec, &["targetRefs", "connection", "headers", "timeout"])?;
+        only(spec, &["targetRefs", "connection", "http2", "headers", "timeout"])?;
     }
     let buffer = text(policy, "/spec/connection/bufferLimit");
     let buffer = if buffer.is_empty() { BUFFER_BYTES } else { quantity(buffer)? };
@@ -27,13 +27,17 @@ pub(super) fn listener(objects: &Objects, places: &Places) -> Result<Value> {
 
 fn connection_manager(objects: &Objects, policy: &Value, places: &Places) -> Result<Value> {
     let mut manager = Map::new();
+    let window = |field: &str, default: u64| match text(policy, field) {
+        "" => Ok(default),
+        given => quantity(given),
+    };
     let fixed = json!({
         "@type": format!("{TYPE}/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": format!("http-{}", places.listen.port()),
         "common_http_protocol_options": {"headers_with_underscores_action": "REJECT_REQUEST"},
         "http2_protocol_options": {
-            "initial_connection_window_size": 1_048_576,
-            "initial_stream_window_size": 65_536,
+            "initial_connection_window_size": window("/spec/http2/initialConnectionWindowSize", 1_048_576)?,
+            "initial_stream_window_size": window("/spec/http2/initialStreamWindowSize", 65_536)?,
             "max_concurrent_streams": 100,
         },
         "merge_slashes": true,

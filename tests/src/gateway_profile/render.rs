@@ -9,10 +9,9 @@ use super::{Places, bootstrap};
 use crate::error::{Error, LastLines, Result};
 use crate::tools;
 
-/// Envoy Gateway accepts no loopback address, and model servers of tests have no other. This one (RFC 5737) is nobody's, and
-/// stands for it on the way through the manifests.
-const LOOPBACK: &str = "127.0.0.1";
-const STAND_IN: &str = "192.0.2.1";
+/// Envoy Gateway accepts no loopback address and no name of one part, and model servers of tests have no others. These (RFC 5737,
+/// RFC 2606) are nobody's, and stand for them on the way through the manifests.
+const STAND_INS: [(&str, &str); 2] = [("127.0.0.1", "192.0.2.1"), ("localhost", "local.host.example")];
 
 /// Renders manifests of these files and directories, and translates them.
 ///
@@ -37,7 +36,8 @@ pub async fn render(config: &[PathBuf], environment: &[(String, String)], places
             log: LastLines::of(&String::from_utf8_lossy(&output.stderr)),
         });
     }
-    bootstrap(&String::from_utf8_lossy(&output.stdout).replace(STAND_IN, LOOPBACK), places)
+    let manifests = String::from_utf8_lossy(&output.stdout).into_owned();
+    bootstrap(&STAND_INS.iter().fold(manifests, |text, (own, other)| text.replace(other, own)), places)
 }
 
 /// All files, with the address that stands for this machine's.
@@ -56,7 +56,8 @@ fn copy(config: &[PathBuf], directory: &TempDir) -> Result<()> {
     for (index, file) in files.iter().enumerate() {
         let copied = |file: &Path| {
             let text = fs::read_to_string(file)?;
-            fs::write(directory.path().join(format!("{index:03}.yaml")), text.replace(LOOPBACK, STAND_IN))
+            let text = STAND_INS.iter().fold(text, |text, (own, other)| text.replace(own, other));
+            fs::write(directory.path().join(format!("{index:03}.yaml")), text)
         };
         copied(file).map_err(Error::io(format!("copy {}", file.display())))?;
     }

@@ -70,7 +70,7 @@ pub enum GatewayError {
         /// How many there may be.
         most: usize,
     },
-    /// Envoy counts buffers in 32 bits.
+    /// A window of HTTP/2 has 31 bits.
     #[error("--max-body: {bytes} bytes are more than Envoy can buffer; at most {most}")]
     BodyTooLarge {
         /// What was asked for.

@@ -92,11 +92,14 @@ pub(super) fn circuit_breaker() -> Value {
 /// The policy of the Gateway's listeners.
 pub(super) fn client_traffic_policy(config: &Config, options: &GatewayOptions) -> Result<Value, GatewayError> {
     let idle_timeout = seconds(stream_idle_timeout(config));
+    let buffer_limit = buffer_limit(config.settings.max_body_bytes)?;
     let spec = json!({
         "targetRefs": [gateway_ref(options)],
         "# The sidecar gets whole bodies: what it may be asked to read must fit, and a little more, so that it can say 413. \
             Each request that comes in slowly may hold as much of Envoy's memory.": null,
-        "connection": {"bufferLimit": buffer_limit(config.settings.max_body_bytes)?},
+        "connection": {"bufferLimit": buffer_limit},
+        "# Of an HTTP/2 stream Envoy holds no more than its window: 64 KiB without this, and every larger body would get a 413.": null,
+        "http2": {"initialStreamWindowSize": buffer_limit, "initialConnectionWindowSize": buffer_limit},
         "# Nobody but the sidecar sets these, and nobody but Envoy x-envoy-..., by which a client could set timeouts and \
             retries. They go before any filter or route looks at the request.": null,
         "headers": {"earlyRequestHeaders": {
@@ -119,7 +122,8 @@ pub(super) fn client_traffic_policy(config: &Config, options: &GatewayOptions) -
 }
 
 fn buffer_limit(max_body_bytes: u64) -> Result<String, GatewayError> {
-    const MOST: u64 = u32::MAX as u64 - BODY_SLACK_BYTES;
+    // A window of HTTP/2 has 31 bits (RFC 9113, 6.9.2).
+    const MOST: u64 = i32::MAX as u64 - BODY_SLACK_BYTES;
     if max_body_bytes > MOST {
         return Err(GatewayError::BodyTooLarge { bytes: max_body_bytes, most: MOST });
     }
@@ -135,6 +139,6 @@ mod tests {
     fn the_buffer_is_a_quantity_that_envoy_can_count() {
         assert_eq!(buffer_limit(16 << 20), Ok("16448Ki".to_owned()));
         assert_eq!(buffer_limit(1_000_000), Ok("1065536".to_owned()));
-        assert!(matches!(buffer_limit(4 << 30), Err(GatewayError::BodyTooLarge { .. })));
+        assert!(matches!(buffer_limit(2 << 30), Err(GatewayError::BodyTooLarge { .. })));
     }
 }
