@@ -1,6 +1,8 @@
 //! The owner of the configuration: reads it at the start, on SIGHUP and whenever a file changes, and publishes what it
 //! compiles. Exchanges in flight keep what they started with.
 
+mod replaced;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +77,8 @@ impl Reloader {
     /// not from the first poll on: a SIGHUP that nobody listens for ends the process. `reloads` is told when all is in force.
     pub fn watch(self, world: Arc<World>, reloads: watch::Sender<()>) -> impl Future<Output = ()> + Send {
         let (changed, changes) = mpsc::channel(1);
+        let directories = self.paths.iter().map(|path| directory_of(path).to_owned()).collect();
+        tokio::spawn(replaced::look_for_changes(directories, changed.clone()));
         let watcher = self.watcher(changed);
         let hangups = signal(SignalKind::hangup()).ok();
         self.reload_again_and_again(world, reloads, changes, watcher, hangups)
@@ -139,7 +143,7 @@ impl Reloader {
             .inspect_err(|error| warn!(%error, "cannot watch files; send SIGHUP after a change"))
             .ok()?;
         for path in &self.paths {
-            let directory = if path.is_dir() { path.as_path() } else { parent(path) };
+            let directory = directory_of(path);
             if let Err(error) = watcher.watch(directory, RecursiveMode::NonRecursive) {
                 warn!(directory = %directory.display(), %error, "cannot watch; send SIGHUP after a change");
             }
@@ -177,6 +181,11 @@ impl Reloader {
             "configuration in force"
         );
     }
+}
+
+/// What is watched for it.
+fn directory_of(path: &Path) -> &Path {
+    if path.is_dir() { path } else { parent(path) }
 }
 
 fn parent(path: &Path) -> &Path {

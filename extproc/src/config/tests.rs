@@ -1,6 +1,7 @@
 //! The whole way from text to configuration.
 
 mod affinity;
+mod bad_input;
 mod limits;
 mod migration;
 mod upstreams;

@@ -343,6 +343,22 @@ impl FromNode for DnsName {
     }
 }
 
+/// The name of a namespace: a label (RFC 1123), so without dots and shorter than other names.
+#[derive(Debug, Clone)]
+pub(super) struct Namespace(pub(super) Arc<str>);
+
+impl FromNode for Namespace {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        const MAX_BYTES: usize = 63;
+        let DnsName(name) = DnsName::from_node(node, log)?;
+        if name.len() <= MAX_BYTES && !name.contains('.') {
+            return Some(Self(name));
+        }
+        let help = format!("use at most {MAX_BYTES} lower-case letters, digits and `-`");
+        log.fail(node, format!("{} is not a namespace that Kubernetes takes", quote(&name)), help)
+    }
+}
+
 pub(super) fn is_dns_name(name: &str) -> bool {
     let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -382,7 +398,7 @@ impl Reference {
     /// Reads `name` and `namespace` of a mapping that may have more to it.
     pub(super) fn from_fields(fields: &mut Fields<'_>) -> Option<Self> {
         let name: Option<DnsName> = fields.require("name");
-        let namespace: Option<DnsName> = fields.take("namespace");
+        let namespace: Option<Namespace> = fields.take("namespace");
         let location = fields.location("name");
         Some(Self { name: name?.0, namespace: namespace.map(|namespace| namespace.0), location })
     }

@@ -269,3 +269,24 @@ async fn a_log_that_cannot_be_written_stops_neither_reloading_nor_draining() {
     Command::new("kill").args(["-TERM", &sidecar.id().to_string()]).status().unwrap();
     assert!(sidecar.wait().unwrap().success());
 }
+
+#[tokio::test]
+async fn a_directory_that_vanishes_and_returns_is_read_and_watched_again() {
+    let directory = Directory::temporary().unwrap();
+    let config = directory.path().join("config");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("attache.yaml"), without_servers()).unwrap();
+    let options = SidecarOptions { config: vec![config.clone()], ..SidecarOptions::default() };
+    let sidecar = Sidecar::start("sidecar", options, directory.path()).await.unwrap();
+    let routes = async || sidecar.page("/config").await.unwrap();
+
+    fs::remove_dir_all(&config).unwrap();
+    until("it is missed", async || sidecar.log().contains("cannot read")).await.unwrap();
+    assert!(routes().await.contains("default/open"), "what was there stays in force");
+
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("attache.yaml"), without_servers().replace("name: open", "name: again")).unwrap();
+    until("it is read again", async || routes().await.contains("default/again")).await.unwrap();
+    fs::write(config.join("attache.yaml"), without_servers().replace("name: open", "name: later")).unwrap();
+    until("it is watched again", async || routes().await.contains("default/later")).await.unwrap();
+}

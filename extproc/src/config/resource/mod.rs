@@ -27,7 +27,7 @@ use super::model::ObjectName;
 use super::node::{Document, Entry, Node, Value};
 use super::source::{Documents, Keys, Lost};
 use super::upstream::ApiKey;
-use super::value::{DnsName, Located, header_value};
+use super::value::{DnsName, Located, Namespace, header_value};
 use attache_proto::headers::COST_METADATA_NAMESPACE;
 
 pub(super) use backend::{Backend, endpoint_id};
@@ -367,7 +367,7 @@ impl FromNode for Metadata {
             fields.accept(&["creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"]);
             fields.accept(&["finalizers", "generation", "managedFields", "ownerReferences", "resourceVersion", "uid"]);
             let name: Option<Located<DnsName>> = fields.require("name");
-            let namespace: Option<DnsName> = fields.take("namespace");
+            let namespace: Option<Namespace> = fields.take("namespace");
             let labels = fields.take_with("labels", read_labels).unwrap_or_default();
             let annotations = fields.take_with("annotations", read_annotations).unwrap_or_default();
             let namespace = namespace.map_or_else(|| Arc::from(DEFAULT_NAMESPACE), |namespace| namespace.0);
