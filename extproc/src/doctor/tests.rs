@@ -144,7 +144,8 @@ fn every_rule_is_documented_under_its_severity() {
         let row = format!("| `{}` | {severity} |", rule.id);
         assert!(page.contains(&row), "docs/doctor.md has no row {row}");
     }
-    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    let is_row = |line: &&str| ["error", "warning", "note"].iter().any(|word| line.contains(&format!("` | {word} | ")));
+    let rows = page.lines().filter(is_row).count();
     assert_eq!(rows, rules().count(), "docs/doctor.md has rows of rules that are no more");
 }
 

@@ -7,7 +7,7 @@ fn two_documents_for_one_object_are_an_error_that_names_both_places() {
     let outcome = compile_text(&(backend("b", 80) + &backend("b", 81)), None);
     let twice: Vec<String> = outcome.diagnostics.iter().map(|finding| finding.plain().to_string()).collect();
     let of = |kind: &str| twice.iter().find(|text| text.contains(&format!("two {kind}s named default/b"))).unwrap();
-    assert!(of("Backend").starts_with("test.yaml:12:18: error: "), "{twice:#?}");
+    assert!(of("Backend").starts_with("test.yaml:13:18: error: "), "{twice:#?}");
     assert!(of("Backend").contains("the first is at test.yaml:3:18"), "{twice:#?}");
     assert!(of("AIServiceBackend").contains("the first is at test.yaml:8:18"), "{twice:#?}");
     // The first stays, so nobody is sent elsewhere by the second.
@@ -61,11 +61,12 @@ fn a_bomb_costs_its_file_and_neither_time_nor_memory() {
 
 #[test]
 fn a_text_that_is_half_written_never_opens_the_gate_nor_moves_a_route() {
-    let whole = compile_text(GATEWAY, None);
+    let text = client_key(&format!("sha256: {SHA}, tenant: acme, routes: ['*']")) + GATEWAY;
+    let whole = compile_text(&text, None);
     assert_ne!(whole.config.gate_config.access, Access::Open);
-    let cuts = (0..GATEWAY.len()).filter(|cut| GATEWAY.is_char_boundary(*cut));
+    let cuts = (0..text.len()).filter(|cut| text.is_char_boundary(*cut));
     for cut in cuts.step_by(7) {
-        let half = compile_text(&GATEWAY[..cut], Some(&whole.resources));
+        let half = compile_text(&text[..cut], Some(&whole.resources));
         assert_ne!(half.config.gate_config.access, Access::Open, "cut at {cut}");
         for route in &half.config.routes {
             let before = whole.config.routes.iter().find(|before| before.name == route.name).unwrap();
