@@ -35,6 +35,8 @@ mod dialects;
 #[cfg(test)]
 mod doctor;
 #[cfg(test)]
+mod encodings;
+#[cfg(test)]
 mod endpoints;
 #[cfg(test)]
 mod exhausted;
