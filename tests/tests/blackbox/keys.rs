@@ -178,7 +178,7 @@ async fn a_path_that_nobody_serves_a_wrong_method_and_too_much_of_anything_are_r
         let answer = declared.read_answer().await;
         assert_eq!(error_in(answer.status, &answer.body), is(413, INVALID, "request_too_large"), "{filter:?}");
         // Anthropic's callers get Anthropic's form.
-        let answer = send(Method::POST, "/v1/messages/count_tokens").await;
+        let answer = send(Method::POST, "/v1/messages/batches").await;
         assert_eq!((answer.status, answer.json().unwrap()["type"].clone()), (404, json!("error")));
         match filter {
             Filter::Attached => assert_eq!(asked(&stack).await, 0.0),
