@@ -26,6 +26,9 @@ parts = options.parts.split(",")
 # How long the ledger may take to settle on a busy machine.
 SETTLED_SECONDS = 30
 
+# Whose usage says what was cached.
+SAYS_CACHED = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
+
 
 class Ledger:
     """What the gateway has counted beside what it should have."""
@@ -49,22 +52,48 @@ class Ledger:
         used = [counter["used"] for limit in limits for counter in limit["counters"] if limit["id"].endswith("/tokens")]
         return sums | {"used": sum(used)}
 
-    def counts(self, what, is_reported):
+    def counts(self, what, counted):
         """Waits until the ledger has grown by what `theirs` was asked since the last call."""
         for record in http.get(options.theirs + "/sim/requests").json():
-            if record["number"] > self.record and is_reported:
+            if record["number"] > self.record and counted == "usage":
                 self.expected["input"] += record["prompt_tokens"]
                 self.expected["output"] += record["completion_tokens"]
-                self.expected["cached_input"] += record["cached_tokens"]
+                if record["path"].startswith(SAYS_CACHED):
+                    self.expected["cached_input"] += record["cached_tokens"]
             self.record = max(self.record, record["number"])
+        if counted == "estimate":
+            self.until_settled(what)
+            self.before, self.expected = self.read(), dict.fromkeys(self.TYPES, 0)
+            return
         expected = self.expected | {"used": self.expected["input"] + self.expected["output"]}
-        deadline = time.monotonic() + SETTLED_SECONDS
-        while True:
+        grown = {}
+
+        def agrees():
+            nonlocal grown
             grown = {name: value - self.before[name] for name, value in self.read().items()}
-            if grown == expected:
-                return
-            assert time.monotonic() < deadline, f"{what}: the ledger has grown by {grown}, not by {expected}"
-            time.sleep(0.01)
+            return grown == expected
+
+        assert until(agrees), f"{what}: the ledger has grown by {grown}, not by {expected}"
+
+    def until_settled(self, what):
+        """Waits until the sidecar has nothing left to settle."""
+        names = ("attache_in_flight", "attache_reservations", "attache_store_queue")
+
+        def is_settled():
+            lines = http.get(options.admin + "/metrics").text.splitlines()
+            return not any(line.startswith(names) and float(line.rsplit(" ", 1)[1]) for line in lines)
+
+        assert until(is_settled), f"{what} was never settled"
+
+
+def until(condition):
+    """Whether the condition holds in time."""
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 ledger = Ledger() if options.admin else None
@@ -95,13 +124,16 @@ def events(stream, is_typed=True):
     return [{name: value for name, value in event.items() if value is not None or name != "usage"} for event in listed]
 
 
-def same(what, pair, ask, is_reported=True):
-    """Asks both, each by the model name that it knows; `is_reported` says whether the answer has its usage in it."""
+def same(what, pair, ask, counted="usage"):
+    """Asks both, each by the model name that it knows.
+
+    `counted` is `usage`, `nothing`, or `estimate` where the answer has no usage, so that the ledger can only estimate.
+    """
     ours, theirs = pair
-    return compared(what, ask(ours, options.model), ask(theirs, "served"), is_reported)
+    return compared(what, ask(ours, options.model), ask(theirs, "served"), counted)
 
 
-def raises(what, pair, kind, ask, is_reported=False):
+def raises(what, pair, kind, ask):
     """Both raise the same."""
 
     def raised(client, model):
@@ -112,13 +144,13 @@ def raises(what, pair, kind, ask, is_reported=False):
         raise AssertionError(f"{what} did not fail")
 
     ours, theirs = pair
-    compared(what, raised(ours, options.model), raised(theirs, "served"), is_reported)
+    compared(what, raised(ours, options.model), raised(theirs, "served"), "nothing")
 
 
-def compared(what, left, right, is_reported):
+def compared(what, left, right, counted):
     assert left == right, f"{what}:\n{left}\n{right}"
     assert left, what
     if ledger:
-        ledger.counts(what, is_reported)
+        ledger.counts(what, counted)
     print("same", what)
     return left
