@@ -5,7 +5,7 @@
 //! Headers ─▶ Body ─▶ Admission ─▶ Upstream ─▶ Answering ─▶ Over
 //!    ├─────────┴─────────┴── Respond (our own answer) ────▶ Over
 //!    │                           Cut (no more of it) ◀─┘ ─▶ Over
-//!    └── Foreign (another filter answered before us) ─────▶ Over
+//!    └── Foreign (another filter answered before us, or the proxy amid the body) ▶ Over
 //! ```
 //!
 //! It holds the configuration it started with to its end. Whatever happens, [`Exchange::gone`] leaves a settlement for every
@@ -225,6 +225,7 @@ impl Exchange {
         let plan = match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Upstream(plan) => plan,
             Phase::Headers => return Ok(self.pass_foreign(end)),
+            Phase::Body(_) => return Ok(self.pass_of_proxy(headers, end, now)),
             phase => {
                 self.phase = phase;
                 return Err(self.out_of_order("response headers"));
@@ -401,6 +402,15 @@ impl Exchange {
     /// upstream by it, and it is no exchange of ours to tell of.
     fn pass_foreign(&mut self, end: End) -> Action {
         self.summary = None;
+        self.phase = if end == End::Last { Phase::Over } else { Phase::Foreign };
+        Action::Answer(Reply::ResponseHeaders(Mutations::default()))
+    }
+
+    /// The proxy itself ended a request whose body had not come in: it was too large for its buffer, say, and that is all we ever
+    /// see of it. Its answer passes.
+    fn pass_of_proxy(&mut self, headers: &Headers, end: End, now: Instant) -> Action {
+        let status = headers.get(":status").and_then(|status| status.parse().ok()).unwrap_or(502);
+        self.end(Outcome::Local { status, reason: "proxy" }, now);
         self.phase = if end == End::Last { Phase::Over } else { Phase::Foreign };
         Action::Answer(Reply::ResponseHeaders(Mutations::default()))
     }

@@ -87,7 +87,7 @@ pub(super) fn plan(
         entropy,
     };
     if !route::serves(rule, config, head.operation) {
-        return Err(not_served(&scan, dialect));
+        return Err(not_served(&scan, head));
     }
     let placed = request.place(rule, config, memory, now).and_then(Placed::into_chosen);
     let (Candidate { target, backend, served_model, pool, placement }, site) =
@@ -282,9 +282,11 @@ pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
 }
 
 /// There is the model, and none of its upstreams has this API.
-fn not_served(scan: &RequestScan, dialect: Dialect) -> LocalResponse {
-    let message = format!("the model `{}` is not served at this path", quoted(&scan.model));
-    LocalResponse::error(&ApiError::new(ErrorKind::PathNotFound, message), dialect, "not_served")
+fn not_served(scan: &RequestScan, head: &Head) -> LocalResponse {
+    let called = head.headers.get(":path").unwrap_or_default();
+    let called = called.split_once('?').map_or(called, |(path, _)| path);
+    let message = format!("the model `{}` is not served at {}", quoted(&scan.model), quoted(called));
+    LocalResponse::error(&ApiError::new(ErrorKind::PathNotFound, message), head.dialect, "not_served")
 }
 
 pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {

@@ -508,6 +508,21 @@ fn an_answer_of_another_filter_to_a_request_we_never_saw_passes_untouched_and_is
 }
 
 #[test]
+fn where_the_proxy_ends_a_request_amid_its_body_its_answer_passes_and_is_counted_as_its_own() {
+    for profile in [Profile::Buffered, Profile::Streamed] {
+        let mut table = Table::set(profile);
+        let head =
+            headers_of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("authorization", "Bearer secret")]);
+        table.exchange.request_headers(head, End::More, table.now).unwrap();
+        assert_eq!(table.answer_head("413", "text/plain", ""), Mutations::default());
+        assert_eq!(table.answer_body("Payload Too Large", End::Last), (Body::Unchanged, Costs::new()));
+        assert!(table.exchange.is_released() && table.exchange.poll_settlement().is_none());
+        let outcome = table.exchange.take_summary().unwrap().outcome;
+        assert_eq!(outcome, Outcome::Local { status: 413, reason: "proxy" });
+    }
+}
+
+#[test]
 fn a_model_whose_limits_are_not_known_gets_503_and_the_others_are_served() {
     let mut table = Table::set(Profile::Streamed);
     let broken = Documents::from_text("test.yaml", &YAML.replace("limit: 300", "limit: 0"));

@@ -78,7 +78,7 @@ fn buffer(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {
     let (limit, cap) = (route.buffer_limit(scene.gateway.listener), scene.body_cap);
     let fate = match scene.request_body(Some(route)) {
         BodyMode::Buffered if limit >= cap => return,
-        BodyMode::Buffered => "are refused by Envoy (413, or 500 without failure_mode_allow)",
+        BodyMode::Buffered => "are refused by Envoy with 413",
         // The chunk that goes over the cap must still come through, or nobody could refuse it.
         _ if limit > cap => return,
         _ => "stall until a timeout",
