@@ -251,11 +251,12 @@ async fn usage_that_comes_twice_counts_once_by_its_last_figures() {
 #[tokio::test]
 async fn figures_that_cannot_be_are_passed_and_not_believed() {
     let twins = Twins::start().await;
-    for (path, mut body) in streaming() {
+    for (path, body) in streaming() {
+        let mut whole = body.clone();
+        whole.as_object_mut().unwrap().remove("stream_options");
         for fault in ["negative-usage", "huge-usage"] {
             twins.ask(path, &streamed(&body), &[("x-sim-fault", fault)]).await;
-            body.as_object_mut().unwrap().remove("stream_options");
-            twins.ask(path, &body, &[("x-sim-fault", fault)]).await;
+            twins.ask(path, &whole, &[("x-sim-fault", fault)]).await;
         }
     }
     residue::none(&twins.stack).await;
@@ -275,8 +276,9 @@ async fn answers_that_break_off_break_off_where_they_did() {
             let [ours, theirs] = answers.map(|answer| answer.map(|answer| timeless(&answer.text())).ok());
             assert_eq!(ours, theirs, "{path}, {fault}");
         }
-        let answers = twins.both(path, &body, &[("x-sim-fault", "long-length=20")]).await;
-        assert!(answers.iter().all(Result::is_err), "{path}: {answers:?}");
+        let [ours, theirs] = twins.both(path, &body, &[("x-sim-fault", "long-length=20")]).await;
+        // Where the connection broke before Envoy had passed the headers on, it answers by itself.
+        assert!(theirs.is_err() && ours.as_ref().map_or(true, |answer| answer.status == 502), "{path}: {ours:?}");
     }
     residue::none(&twins.stack).await;
 }
@@ -293,7 +295,6 @@ async fn a_stream_without_an_end_is_counted_when_its_client_leaves() {
             seen.extend(response.chunk().await.unwrap().unwrap());
         }
         drop(response);
-        twins.ask(path, &streamed(&body), &[]).await;
     }
     residue::none(&twins.stack).await;
     let mut expected = 0.0;
