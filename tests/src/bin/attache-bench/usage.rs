@@ -2,6 +2,8 @@
 
 use std::{fs, time::Duration};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Readings of `/proc`; what cannot be read is 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage;
@@ -14,9 +16,10 @@ impl Usage {
         threads.map(|thread| schedstat(&thread.path().join("schedstat").to_string_lossy())).sum()
     }
 
-    /// The CPU time of the calling thread.
+    /// The CPU time of the calling thread, up to this moment: `schedstat` is as old as the last tick.
     pub(crate) fn of_this_thread() -> Duration {
-        schedstat("/proc/thread-self/schedstat")
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::try_from(time).unwrap_or_default()
     }
 
     /// The most memory that a process has had in use, in bytes (`VmHWM`).
