@@ -112,7 +112,7 @@ impl Stage {
                 if !piece.is_empty() {
                     next(piece)?;
                 }
-                if written < PIECE_BYTES {
+                if written < PIECE_BYTES && (written == 0 || !input.is_empty()) {
                     if read == 0 && written == 0 && !input.is_empty() {
                         // No codec refuses input without a reason. If one did, this would go on for ever.
                         return Err(DecodeError::Corrupt(self.coding));
