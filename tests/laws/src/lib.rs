@@ -4,6 +4,7 @@
 //! seeds of each target through the same function. An input begins with a [`Head`] where the law has choices to make, so that
 //! a seed can be written by hand: `01a{"model":"m"}`.
 
+mod codings;
 #[cfg(feature = "sidecar")]
 mod config;
 #[cfg(feature = "sidecar")]
@@ -18,6 +19,7 @@ mod request;
 mod response;
 mod sse;
 
+pub use codings::codings;
 #[cfg(feature = "sidecar")]
 pub use config::config;
 #[cfg(feature = "sidecar")]
@@ -37,6 +39,7 @@ pub type Law = fn(&[u8]);
 
 /// All laws by the names of their targets.
 pub const LAWS: &[(&str, Law)] = &[
+    ("codings", codings),
     ("json", json),
     ("request", request),
     ("response", response),
