@@ -5,6 +5,7 @@
 //! counted. Beside each stands what is known of its kind: a full parser over the same bytes, and a search that only reads
 //! them.
 
+mod codings;
 mod events;
 mod scans;
 mod stopwatch;
@@ -17,6 +18,7 @@ use crate::{
     measure::{self, LiveStreams, Pace},
     report::Progress,
 };
+use codings::Encoded;
 use events::Events;
 use scans::Scan;
 
@@ -28,6 +30,7 @@ pub(crate) const NAME: &str = "bodies and streams";
 pub(crate) struct Chapter {
     scans: Vec<Scan>,
     events: Vec<Events>,
+    codings: Vec<Encoded>,
     live_streams: LiveStreams,
 }
 
@@ -39,6 +42,7 @@ pub(crate) async fn measure(pace: Pace, progress: &mut Progress) -> Result<Chapt
     Ok(Chapter {
         scans: scans::measure(pace, progress)?,
         events: events::measure(pace, progress)?,
+        codings: codings::measure(pace, progress)?,
         live_streams: measure::live_streams(progress).await?,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Chapter, events::Events, scans::Scan};
+use super::{Chapter, codings::Encoded, events::Events, scans::Scan};
 use crate::report::megabytes;
 
 /// What [`Chapter::live_streams`] should stay below, in bytes.
@@ -33,6 +33,18 @@ impl fmt::Display for Chapter {
             writeln!(
                 f,
                 "  {stream:28} {event_bytes:>8} {kept:>10.0} {removed:>10.0} {capped:>10.0} {parse:>10.0} ({over_parse:>4.1}x as long)"
+            )?;
+        }
+        writeln!(
+            f,
+            "\n  {:8} {:>22} {:>14} {:>12} {:>14}",
+            "stream", "10 MB, encoded", "read, ms", "decode, ms", "20 MB"
+        )?;
+        for Encoded { coding, encoded_bytes, milliseconds, decode_milliseconds, twice, .. } in &self.codings {
+            writeln!(
+                f,
+                "  {coding:8} {:>22} {milliseconds:>14.1} {decode_milliseconds:>12.1} {twice:>12.2}x  aim: 2x",
+                megabytes(*encoded_bytes as u64)
             )?;
         }
         let live = &self.live_streams;
