@@ -234,10 +234,19 @@ impl Stage for CredentialStage<'_> {
     type Built = BuiltPolicy;
 
     fn build(&self, name: &ObjectName, spec: &SecurityPolicy, findings: &mut Vec<Diagnostic>) -> Option<BuiltPolicy> {
-        let key = spec.key.as_ref()?;
-        let secret = key.secret.seen_from(name);
-        let credentials = self.credentials(key, name, &secret, findings);
-        let attached = Attached { policy: name.clone(), location: key.secret.location.clone(), secret, credentials };
+        let policy = name.clone();
+        let attached = match &spec.key {
+            Some(key) => {
+                let secret = key.secret.seen_from(name);
+                let credentials = self.credentials(key, name, &secret, findings);
+                Attached { policy, location: key.secret.location.clone(), secret, credentials }
+            }
+            // Of a type that is not served here: its backends are to have something that nobody here can give them.
+            None => {
+                let location = spec.targets.iter().flatten().next()?.location.clone();
+                Attached { policy, location, secret: name.clone(), credentials: Credentials::Unknown }
+            }
+        };
         let mut built = BuiltPolicy { targets: Vec::new(), attached, gaps: Vec::new() };
         for target in spec.targets.iter().flatten() {
             let Some(index) = self.backends.by_name.resolve(target, name, findings).copied() else {

@@ -59,9 +59,10 @@ fn read_key(fields: &mut Fields<'_>) -> Option<KeySpec> {
         let choices = TYPES.map(|choice| (choice.0, choice));
         let choice = one_of(node, log, &choices)?;
         if choice.2.is_none() {
-            let message = format!("credentials of the type `{}` are not supported", choice.0);
-            let help = "use `APIKey`, `AnthropicAPIKey` or `AzureAPIKey`; until then its backends get no requests";
-            return log.fail(node, message, help);
+            let message =
+                format!("credentials of the type `{}` are not supported: its backends get no requests", choice.0);
+            let help = "use `APIKey`, `AnthropicAPIKey` or `AzureAPIKey`";
+            return log.leave_out(node, message, help);
         }
         Some(choice)
     })?;

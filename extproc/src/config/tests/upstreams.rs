@@ -123,8 +123,21 @@ fn credentials_that_are_not_supported_close_their_backends() {
         "targetRefs: [{kind: AIServiceBackend, name: a}], type: AWSCredentials, awsCredentials: {region: eu-west-1}",
     );
     let outcome = compiled(&(text.clone() + &aws), None);
-    assert_eq!(errors(&outcome), ["`type`: credentials of the type `AWSCredentials` are not supported"]);
+    let told = |message: &str| outcome.diagnostics.iter().any(|finding| finding.message.contains(message));
+    assert_eq!(errors(&outcome), [""; 0]);
+    assert!(told("credentials of the type `AWSCredentials` are not supported: its backends get no requests"));
+    assert!(told("requests to the backend default/a get 503"));
     assert_eq!(keys(&outcome), ["unknown", "none"]);
+    // What was in force is not: the operator wants something else now.
+    let keyed = compiled(&(text.clone() + &policy_on("a").replace("a-key", "aws") + &with_key("key", "one")), None);
+    assert_eq!(keys(&keyed), ["authorization: Bearer one", "none"]);
+    assert_eq!(keys(&compiled(&(text.clone() + &aws), Some(&keyed.resources))), ["unknown", "none"]);
+    // The older form, by which backends name their policies.
+    let older =
+        backend_with("a", "schema: {name: OpenAI}, backendSecurityPolicyRef: {name: aws, kind: BackendSecurityPolicy}")
+            + &backend("b", 2);
+    let aws = policy("aws", "type: AWSCredentials, awsCredentials: {region: eu-west-1}");
+    assert_eq!(keys(&compiled(&(older + &aws), None)), ["unknown", "none"]);
     // Where nobody can tell what it is about, whatever is new in its namespace is closed.
     let pool =
         policy("pool", "targetRefs: [{kind: InferencePool, name: a}], type: APIKey, apiKey: {secretRef: {name: k}}");
