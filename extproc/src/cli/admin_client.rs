@@ -30,9 +30,7 @@ pub(super) fn ask(method: &str, address: &str, target: &str, body: &[u8]) -> Res
 }
 
 fn exchange(method: &str, address: &str, target: &str, body: &[u8]) -> io::Result<Answer> {
-    let mut stream = connect(address)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut stream = connect(address, TIMEOUT)?;
     // HTTP/1.0 (RFC 1945): the body is not chunked, and ends with the connection.
     let length = if method == "POST" { format!("content-length: {}\r\n", body.len()) } else { String::new() };
     stream.write_all(format!("{method} {target} HTTP/1.0\r\nhost: {address}\r\n{length}\r\n").as_bytes())?;
@@ -42,11 +40,16 @@ fn exchange(method: &str, address: &str, target: &str, body: &[u8]) -> io::Resul
     parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::Error::other("what answers there is no sidecar"))
 }
 
-fn connect(address: &str) -> io::Result<TcpStream> {
+/// Connects to the first of an address's machines that answers, and waits for none of it longer than `timeout`.
+pub(super) fn connect(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for resolved in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&resolved, TIMEOUT) {
-            Ok(stream) => return Ok(stream),
+        match TcpStream::connect_timeout(&resolved, timeout) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
+                return Ok(stream);
+            }
             Err(error) => last = error,
         }
     }

@@ -1,33 +1,21 @@
 //! One GET of Envoy's admin interface, with the standard library alone. It does not speak HTTP/1.0, and sends its pages in chunks.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
+
+use crate::cli::admin_client::connect;
 
 /// A large dump takes seconds to be made.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The page at `target`, of at most so many bytes.
 pub(super) fn get(address: &str, target: &str, longest_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut stream = connect(address)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut stream = connect(address, TIMEOUT)?;
     let request = format!("GET {target} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(longest_bytes).read_to_end(&mut answer)?;
     page(&answer)
-}
-
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for resolved in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&resolved, TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// The body of a whole answer of status 200.
