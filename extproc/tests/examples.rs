@@ -25,6 +25,9 @@ const WITH_WASM: [&str; 2] = ["combined", "keys-and-tenants"];
 /// The examples whose manifests have the sidecar in pods of its own; in the others it is in those of the proxies.
 const IN_PODS_OF_ITS_OWN: [&str; 3] = ["combined", "budgets", "cache-affinity"];
 
+/// The examples whose sidecar runs already.
+const RUNS_ALREADY: [&str; 1] = ["keys-and-tenants"];
+
 const HOW_TO_UPDATE: &str =
     "if that is as it should be: UPDATE_EXPECT=1 cargo test -p attache --test examples, and look at what git shows";
 
@@ -128,7 +131,7 @@ fn options(name: &str) -> StaticOptions {
 
 /// As `attache render envoy-gateway --gateway gateways/llm --hostname llm.example.com --image registry.example.com/attache:1
 /// --redis redis://redis.attache.svc.cluster.local:6379 --redis-secret redis [--wasm-url ... --wasm-sha256 ...]
-/// [--sidecar deployment --namespace attache]` has them.
+/// [--sidecar deployment --namespace attache | --sidecar external --service attache/attache]` has them.
 fn gateway_options(name: &str) -> GatewayOptions {
     let is_apart = IN_PODS_OF_ITS_OWN.contains(&name);
     let redis = "redis://redis.attache.svc.cluster.local:6379";
@@ -143,6 +146,7 @@ fn gateway_options(name: &str) -> GatewayOptions {
             sha256: "0123456789abcdef".repeat(4),
         }),
         sidecar: match is_apart {
+            _ if RUNS_ALREADY.contains(&name) => SidecarForm::External("attache/attache".parse().unwrap()),
             true => SidecarForm::Deployment { replicas: NonZeroU32::new(2).unwrap() },
             false => SidecarForm::Container,
         },

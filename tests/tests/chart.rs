@@ -16,8 +16,8 @@ fn place(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// What the chart makes of these values: its objects by kind. Or why it refuses them.
-fn rendered(values: &Value) -> Result<BTreeMap<String, Value>, String> {
+/// What the chart makes of these values, by template. Or why it refuses them.
+fn templates(values: &Value) -> Result<BTreeMap<String, String>, String> {
     let mut helm = Command::new(tools::helm().unwrap());
     helm.arg(place("tests/tests/python/chart.py")).arg(place("envoy-config/helm/attache"));
     let mut helm = helm.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -30,9 +30,13 @@ fn rendered(values: &Value) -> Result<BTreeMap<String, Value>, String> {
         return Err(error.to_owned());
     }
     assert_eq!(said["lint"], json!([]));
+    Ok(serde_json::from_value(said["manifests"].clone()).unwrap())
+}
+
+/// Its objects by kind.
+fn rendered(values: &Value) -> Result<BTreeMap<String, Value>, String> {
     let mut objects = BTreeMap::new();
-    for (template, text) in said["manifests"].as_object().unwrap() {
-        let text = text.as_str().unwrap();
+    for (template, text) in &templates(values)? {
         if template.ends_with("NOTES.txt") || text.trim().is_empty() {
             continue;
         }
@@ -83,6 +87,27 @@ fn the_sidecar_is_started_with_options_that_it_has() {
         let output = tools::attache().unwrap().args(&arguments).arg("--help").output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+#[test]
+fn the_notes_say_a_command_that_names_the_charts_service() {
+    let templates = templates(&least()).unwrap();
+    let notes = templates.iter().find_map(|(name, text)| name.ends_with("NOTES.txt").then_some(text)).unwrap();
+    let command = notes.split_once("attache render").unwrap().1.split_once('|').unwrap().0.replace("\\\n", " ");
+    let example = place("envoy-config/examples/unified-endpoint.yaml");
+    let given = |word: &str| match word {
+        "DOCUMENTS" => example.display().to_string(),
+        "NAMESPACE/NAME" => "proxies/llm".to_owned(),
+        word => word.to_owned(),
+    };
+    let output = tools::attache().unwrap().arg("render").args(command.split_whitespace().map(given)).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let policy = objects.iter().find(|object| object["kind"] == "EnvoyExtensionPolicy").unwrap();
+    let service = &rendered(&least()).unwrap()["Service"];
+    let port = &service["spec"]["ports"][0]["port"];
+    let named = json!({"name": service["metadata"]["name"], "namespace": NAMESPACE, "port": port});
+    assert_eq!(policy["spec"]["extProc"][0]["backendRefs"], json!([named]));
 }
 
 #[test]

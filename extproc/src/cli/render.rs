@@ -10,7 +10,8 @@ use attache::config::model::Config;
 use attache::config::{self, DocumentText, Outcome};
 use attache::limit::RedisTarget;
 use attache::render::envoy_gateway::{
-    self, GatewayName, GatewayOptions, GatewayRedis, SidecarForm, WasmSource, is_dns_label, is_dns_subdomain,
+    self, GatewayName, GatewayOptions, GatewayRedis, ServiceName, SidecarForm, WasmSource, is_dns_label,
+    is_dns_subdomain,
 };
 use attache::render::{self, ExtprocAddress, StaticOptions};
 use clap::{Args, Subcommand, ValueEnum};
@@ -71,9 +72,12 @@ pub(super) struct GatewayArgs {
     /// The Gateway, which has to be there.
     #[arg(long, env = "ATTACHE_GATEWAY", value_name = "NAMESPACE/NAME")]
     gateway: GatewayName,
-    /// How the sidecar runs: as a container of each proxy pod, or as a Deployment with a Service.
+    /// How the sidecar runs: as a container of each proxy pod, as a Deployment with a Service, or already, by the Helm chart say.
     #[arg(long, env = "ATTACHE_SIDECAR", default_value = "container")]
     sidecar: SidecarArg,
+    /// The Service of a sidecar that runs already (`--sidecar external`); its port is 10001 where none is said.
+    #[arg(long, env = "ATTACHE_SERVICE", value_name = "NAMESPACE/NAME[:PORT]")]
+    service: Option<ServiceName>,
     /// Where the sidecar's Deployment lives; the Gateway's namespace without.
     #[arg(long, env = "ATTACHE_NAMESPACE", value_parser = namespace)]
     namespace: Option<String>,
@@ -115,6 +119,27 @@ enum SidecarArg {
     Container,
     /// Pods of its own, by a Service.
     Deployment,
+    /// By a Service that is there already; none of the sidecar's own objects is printed.
+    External,
+}
+
+impl SidecarArg {
+    fn form(self, replicas: NonZeroU32, service: Option<ServiceName>) -> Result<SidecarForm, String> {
+        match (self, service) {
+            (Self::Container, None) => Ok(SidecarForm::Container),
+            (Self::Deployment, None) => Ok(SidecarForm::Deployment { replicas }),
+            (Self::External, Some(service)) => Ok(SidecarForm::External(service)),
+            (Self::External, None) => {
+                Err("--sidecar external without --service: say which Service the sidecar has, NAMESPACE/NAME or \
+                     NAMESPACE/NAME:PORT"
+                    .to_owned())
+            }
+            (Self::Container | Self::Deployment, Some(_)) => {
+                Err("--service is for `--sidecar external` alone: the other forms bring the sidecar and what names it"
+                    .to_owned())
+            }
+        }
+    }
 }
 
 impl GatewayArgs {
@@ -127,10 +152,7 @@ impl GatewayArgs {
             monitoring_namespace: self.monitoring_namespace,
             hostnames: self.hostname,
             wasm,
-            sidecar: match self.sidecar {
-                SidecarArg::Container => SidecarForm::Container,
-                SidecarArg::Deployment => SidecarForm::Deployment { replicas: self.replicas },
-            },
+            sidecar: self.sidecar.form(self.replicas, self.service)?,
             image: self.image,
             redis: redis(self.redis, self.redis_secret)?,
         };
@@ -214,6 +236,18 @@ mod tests {
         assert!(hostname("*.example.com").is_ok() && hostname("a.*.com").is_err() && hostname("http://a").is_err());
         assert!(image("registry.example:5000/attache@sha256:00").is_ok() && image("a b").is_err());
         assert!(object_name("redis.password").is_ok() && object_name("a/b").is_err());
+    }
+
+    #[test]
+    fn a_service_is_named_for_a_sidecar_that_runs_already_and_for_no_other() {
+        let service = || Some("gateways/attache".parse::<ServiceName>().unwrap());
+        let form = |sidecar: SidecarArg, service| sidecar.form(NonZeroU32::MIN, service);
+        assert_eq!(form(SidecarArg::External, service()), Ok(SidecarForm::External(service().unwrap())));
+        assert!(form(SidecarArg::External, None).unwrap_err().contains("--service"));
+        for own in [SidecarArg::Container, SidecarArg::Deployment] {
+            assert!(form(own, service()).unwrap_err().contains("--sidecar external"));
+            assert!(form(own, None).is_ok());
+        }
     }
 
     #[test]

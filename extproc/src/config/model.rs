@@ -3,7 +3,7 @@
 //! A [`Config`] is immutable. It is compiled once, published behind an `ArcSwap`, and an exchange holds the one it started
 //! with to its end, so indices into it never dangle.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,6 +33,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Model servers, in document order; [`Target::backend`] points here.
     pub backends: Vec<Backend>,
+    /// The Secrets that hold keys to upstreams, whether they are among the documents or not.
+    pub secrets: BTreeSet<ObjectName>,
     /// For each model name, the rules that match it, most specific first.
     pub rules_by_model: HashMap<Arc<str>, Vec<RuleId>>,
 }

@@ -1,6 +1,6 @@
 //! What a bootstrap says, as golden files and part by part. That Envoy takes it is tested with Envoy itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -84,6 +84,7 @@ pub(super) fn config(backends: Vec<Backend>) -> Config {
         gate_config,
         routes: vec![route],
         backends,
+        secrets: BTreeSet::new(),
         rules_by_model: HashMap::new(),
     }
 }

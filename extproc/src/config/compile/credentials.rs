@@ -69,6 +69,8 @@ pub(super) struct Keyed {
     credentials: HashMap<usize, Credentials>,
     /// The keys in force, by their Secrets.
     pub(super) keys: BTreeMap<ObjectName, ApiKey>,
+    /// The Secrets that policies of backends name.
+    pub(super) secrets: BTreeSet<ObjectName>,
 }
 
 impl Keyed {
@@ -136,7 +138,8 @@ impl<'a> CredentialStage<'a> {
             credentials.extend(closed.iter().map(|index| (*index, Credentials::Unknown)));
             findings.extend(self.closed(&closed, &gap.asked_by, gap.location.as_ref()));
         }
-        Keyed { credentials, keys }
+        let secrets = self.attached.values().map(|attached| attached.secret.clone()).collect();
+        Keyed { credentials, keys, secrets }
     }
 
     /// The older form: backends that name their policies.

@@ -68,6 +68,7 @@ pub fn compile(
     let security_policies_kept = build.run(&mut stage, &resources.security_policies, &previous.security_policies);
     let keyed = stage.finish(&build.lost, &previous.served, &mut build.diagnostics);
     let keys_kept = keyed.keys.clone();
+    let secrets = keyed.secrets.clone();
     let mut stage = RouteStage::new(&service_backends);
     let routes_kept = build.run(&mut stage, &resources.routes, &previous.routes);
     let routes = stage.finish();
@@ -102,6 +103,7 @@ pub fn compile(
         gate_config,
         routes,
         backends,
+        secrets,
         rules_by_model,
     };
     let kept = Resources {

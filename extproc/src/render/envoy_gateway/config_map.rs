@@ -1,6 +1,5 @@
 //! The operator's documents as a ConfigMap, without Secrets.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -9,7 +8,7 @@ use super::error::GatewayError;
 use super::names::names;
 use super::object::{CONFIG_MAP, object};
 use super::options::GatewayOptions;
-use crate::config::{DocumentText, published};
+use crate::config::{Config, DocumentText, published};
 
 /// Kubernetes's own bound, `MaxSecretSize`.
 const MOST_BYTES: usize = 1024 * 1024;
@@ -34,10 +33,15 @@ pub(super) struct SecretFile {
 impl ConfigFiles {
     /// # Errors
     /// What a ConfigMap cannot hold, or must not.
-    pub(super) fn new(texts: &[DocumentText], options: &GatewayOptions) -> Result<Self, Vec<GatewayError>> {
+    pub(super) fn new(
+        texts: &[DocumentText],
+        config: &Config,
+        options: &GatewayOptions,
+    ) -> Result<Self, Vec<GatewayError>> {
         let mut errors = Vec::new();
         let mut files = Vec::new();
-        let mut secrets = BTreeSet::new();
+        // Those that stand in a cluster alone, and, below, those among the documents.
+        let mut secrets = config.secrets.clone();
         for text in texts {
             match published(text) {
                 Ok(published) => {
@@ -81,7 +85,7 @@ impl ConfigFiles {
         if !self.secrets.is_empty() {
             let names: Vec<String> =
                 self.secrets.iter().map(|secret| format!("{}/{}", secret.namespace, secret.name)).collect();
-            comment.push_str(" Secrets are left out, for everybody may read a ConfigMap: ");
+            comment.push_str(" Secrets are not in it, for everybody may read a ConfigMap: ");
             comment.push_str(&names.join(", "));
             comment.push_str(". They are mounted from the Secrets of these names, which you apply in the namespace of this ConfigMap.");
         }

@@ -37,7 +37,7 @@ pub(super) fn extension(
     Ok(objects)
 }
 
-/// The Backend or Service of the sidecar.
+/// The Backend or Service of the sidecar, where it is ours.
 pub(super) fn sidecar_name(options: &GatewayOptions) -> String {
     options.named("sidecar")
 }
@@ -111,16 +111,16 @@ fn ext_proc(options: &GatewayOptions) -> Value {
 
 fn sidecar_ref(options: &GatewayOptions) -> Value {
     let name = sidecar_name(options);
-    match options.sidecar {
-        SidecarForm::Container => json!({"group": ENVOY_GATEWAY, "kind": "Backend", "name": name}),
-        SidecarForm::Deployment { .. } => {
-            let mut service = Map::new();
-            service.insert("name".to_owned(), json!(name));
-            if options.sidecar_namespace() != &*options.gateway.namespace {
-                service.insert("namespace".to_owned(), json!(options.sidecar_namespace()));
-            }
-            service.insert("port".to_owned(), json!(EXTPROC_PORT));
-            Value::Object(service)
-        }
+    let (name, port) = match &options.sidecar {
+        SidecarForm::Container => return json!({"group": ENVOY_GATEWAY, "kind": "Backend", "name": name}),
+        SidecarForm::Deployment { .. } => (&*name, EXTPROC_PORT),
+        SidecarForm::External(service) => (&*service.name.name, service.port.get()),
+    };
+    let mut service = Map::new();
+    service.insert("name".to_owned(), json!(name));
+    if options.sidecar_namespace() != &*options.gateway.namespace {
+        service.insert("namespace".to_owned(), json!(options.sidecar_namespace()));
     }
+    service.insert("port".to_owned(), json!(port));
+    Value::Object(service)
 }

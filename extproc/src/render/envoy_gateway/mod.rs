@@ -28,8 +28,8 @@ use crate::config::{Config, DocumentText};
 
 pub use error::GatewayError;
 pub use options::{
-    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidWasm, SidecarForm, WasmSource, is_dns_label,
-    is_dns_subdomain,
+    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidServiceName, InvalidWasm, ServiceName,
+    SidecarForm, WasmSource, is_dns_label, is_dns_subdomain,
 };
 
 /// The objects, as YAML documents in the order in which they are best applied. `texts` are the documents of which `config` was
@@ -44,7 +44,9 @@ pub fn manifests(
 ) -> Result<String, Vec<GatewayError>> {
     let mut errors = Vec::new();
     let plan = keep(Plan::new(config, options), &mut errors);
-    let files = keep(ConfigFiles::new(texts, options), &mut errors);
+    // Whoever runs the sidecar elsewhere gives it its documents there.
+    let texts = if options.runs_sidecar() { texts } else { &[] };
+    let files = keep(ConfigFiles::new(texts, config, options), &mut errors);
     let client_traffic =
         keep(traffic::client_traffic_policy(config, options).map_err(|error| vec![error]), &mut errors);
     errors.extend(redis_faults(options));
@@ -52,12 +54,15 @@ pub fn manifests(
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut objects = vec![files.config_map(options)];
+    let mut objects = Vec::new();
+    if options.runs_sidecar() {
+        objects.push(files.config_map(options));
+    }
     if let SidecarForm::Deployment { replicas } = options.sidecar {
         objects.extend(deployment::deployment(replicas, config, &files, options));
         objects.push(network::network_policy(config, options));
-        objects.extend(network::reference_grant(options));
     }
+    objects.extend(network::reference_grant(options));
     objects.extend(proxy::envoy_proxy(config, &files, options));
     objects.push(client_traffic);
     objects.extend(backends::backends(&plan, options));
@@ -72,7 +77,7 @@ fn keep<T>(result: Result<T, Vec<GatewayError>>, errors: &mut Vec<GatewayError>)
 }
 
 fn redis_faults(options: &GatewayOptions) -> Vec<GatewayError> {
-    let Some(redis) = &options.redis else { return Vec::new() };
+    let Some(redis) = options.redis.as_ref().filter(|_| options.runs_sidecar()) else { return Vec::new() };
     let mut faults = Vec::new();
     if redis.target.has_password() {
         faults.push(GatewayError::RedisPassword);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::extension::sidecar_name;
 use super::object::{ENVOY_GATEWAY, NETWORK_POLICY, REFERENCE_GRANT, object, pod_labels};
-use super::options::{GatewayOptions, GatewayRedis};
+use super::options::{GatewayOptions, GatewayRedis, SidecarForm};
 use super::pod::{ADMIN_PORT, EXTPROC_PORT};
 use crate::config::Config;
 use crate::config::model::EndpointAddress;
@@ -112,13 +112,18 @@ impl Places {
 
 /// What lets the policy in the Gateway's namespace name the Service in another.
 pub(super) fn reference_grant(options: &GatewayOptions) -> Option<Value> {
+    let name = sidecar_name(options);
+    let service = match &options.sidecar {
+        SidecarForm::Container => return None,
+        SidecarForm::Deployment { .. } => &*name,
+        SidecarForm::External(service) => &*service.name.name,
+    };
     if options.sidecar_namespace() == &*options.gateway.namespace {
         return None;
     }
-    let name = sidecar_name(options);
     let spec = json!({
         "from": [{"group": ENVOY_GATEWAY, "kind": "EnvoyExtensionPolicy", "namespace": &*options.gateway.namespace}],
-        "to": [{"group": "", "kind": "Service", "name": name}],
+        "to": [{"group": "", "kind": "Service", "name": service}],
     });
     let comment = "Lets the Gateway's namespace name the sidecar's Service.";
     Some(object(REFERENCE_GRANT, options.sidecar_namespace(), &name, options, comment, json!({"spec": spec})))

@@ -1,10 +1,11 @@
 //! What manifests need to know besides the operator's documents: which Gateway, and how the sidecar runs.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use super::names;
+use super::pod::EXTPROC_PORT;
 use crate::config::model::ObjectName;
 use crate::limit::RedisTarget;
 
@@ -44,15 +45,21 @@ impl GatewayOptions {
 
     /// Where the sidecar and its configuration live.
     pub(super) fn sidecar_namespace(&self) -> &str {
-        match self.sidecar {
+        match &self.sidecar {
             SidecarForm::Container => &self.proxy_namespace,
             SidecarForm::Deployment { .. } => self.namespace.as_deref().unwrap_or(&self.gateway.namespace),
+            SidecarForm::External(service) => &service.name.namespace,
         }
+    }
+
+    /// Whether the sidecar's own objects are among those printed.
+    pub(super) fn runs_sidecar(&self) -> bool {
+        !matches!(self.sidecar, SidecarForm::External(_))
     }
 }
 
 /// How the sidecar runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SidecarForm {
     /// In each of the Gateway's proxy pods, reached by a Unix socket.
     Container,
@@ -61,6 +68,8 @@ pub enum SidecarForm {
         /// How many.
         replicas: NonZeroU32,
     },
+    /// Somebody else runs it, a Helm chart say, behind this Service.
+    External(ServiceName),
 }
 
 /// The Redis that sidecars share.
@@ -156,6 +165,40 @@ impl FromStr for GatewayName {
 )]
 pub struct InvalidGatewayName(String);
 
+/// A Service, as `NAMESPACE/NAME` or `NAMESPACE/NAME:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceName {
+    /// Its name.
+    pub name: ObjectName,
+    /// The port at which the sidecar speaks gRPC.
+    pub port: NonZeroU16,
+}
+
+/// Where the sidecar listens unless somebody says otherwise: 10001.
+const DEFAULT_PORT: NonZeroU16 = NonZeroU16::MIN.saturating_add(EXTPROC_PORT - 1);
+
+impl FromStr for ServiceName {
+    type Err = InvalidServiceName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = || InvalidServiceName(text.to_owned());
+        let (namespace, rest) = text.split_once('/').ok_or_else(invalid)?;
+        let (name, port) = match rest.split_once(':') {
+            Some((name, port)) => (name, port.parse().map_err(|_| invalid())?),
+            None => (rest, DEFAULT_PORT),
+        };
+        if !is_dns_label(namespace) || !is_dns_label(name) {
+            return Err(invalid());
+        }
+        Ok(Self { name: ObjectName { namespace: Arc::from(namespace), name: Arc::from(name) }, port })
+    }
+}
+
+/// The text names no Service.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no Service; write NAMESPACE/NAME or NAMESPACE/NAME:PORT, such as gateways/attache:10001")]
+pub struct InvalidServiceName(String);
+
 /// Whether a namespace may be called so (RFC 1123).
 pub fn is_dns_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -179,6 +222,17 @@ mod tests {
         for wrong in ["llm", "/llm", "gateways/", "a/b/c", "A/b", "a/b_c", "a.b/c", "a/-b", "", &long] {
             let error = wrong.parse::<GatewayName>().unwrap_err();
             assert!(error.to_string().contains("NAMESPACE/NAME"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_service_is_named_with_its_namespace_and_its_port_is_the_sidecars_where_none_is_said() {
+        let service = "gateways/attache".parse::<ServiceName>().unwrap();
+        assert_eq!((&*service.name.namespace, &*service.name.name, service.port.get()), ("gateways", "attache", 10001));
+        assert_eq!("gateways/attache:7".parse::<ServiceName>().unwrap().port.get(), 7);
+        for wrong in ["attache", "a/b:", "a/b:0", "a/b:65536", "a/b:http", "a/b.c", "a/", "/b", "a/b/c", "a.b/c", ""] {
+            let error = wrong.parse::<ServiceName>().unwrap_err();
+            assert!(error.to_string().contains("NAMESPACE/NAME:PORT"), "{wrong}: {error}");
         }
     }
 

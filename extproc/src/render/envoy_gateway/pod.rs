@@ -1,5 +1,6 @@
 //! The sidecar's container, wherever it runs: arguments, mounts, probes, and what it may not do.
 
+use attache_gate::UnattachedStatus;
 use serde_json::{Map, Value, json};
 
 use super::config_map::{ConfigFiles, SecretFile};
@@ -18,6 +19,8 @@ pub(super) const ADMIN_PORT: u16 = 10002;
 
 const CONFIG_DIRECTORY: &str = "/etc/attache";
 const CONFIG_VOLUME: &str = "attache-config";
+/// As `--secrets-dir` reads it: NAMESPACE/NAME/apiKey.
+const SECRETS_DIRECTORY: &str = "/etc/attache-secrets";
 const REDIS_DIRECTORY: &str = "/etc/attache-redis";
 const REDIS_VOLUME: &str = "attache-redis";
 
@@ -41,7 +44,7 @@ pub(super) fn container(config: &Config, files: &ConfigFiles, options: &GatewayO
     if options.sidecar == SidecarForm::Container {
         container.insert("restartPolicy".to_owned(), json!("Always"));
     }
-    container.insert("args".to_owned(), json!(arguments(config, options)));
+    container.insert("args".to_owned(), json!(arguments(config, files, options)));
     container.insert("ports".to_owned(), ports(options));
     container.insert("volumeMounts".to_owned(), json!(mounts(files, options)));
     container.insert(
@@ -63,10 +66,10 @@ pub(super) fn container(config: &Config, files: &ConfigFiles, options: &GatewayO
     Value::Object(container)
 }
 
-fn arguments(config: &Config, options: &GatewayOptions) -> Vec<String> {
+fn arguments(config: &Config, files: &ConfigFiles, options: &GatewayOptions) -> Vec<String> {
     let listen = match options.sidecar {
         SidecarForm::Container => format!("unix:{SOCKET}"),
-        SidecarForm::Deployment { .. } => format!("0.0.0.0:{EXTPROC_PORT}"),
+        SidecarForm::Deployment { .. } | SidecarForm::External(_) => format!("0.0.0.0:{EXTPROC_PORT}"),
     };
     let mut arguments = vec![
         "run".to_owned(),
@@ -79,6 +82,12 @@ fn arguments(config: &Config, options: &GatewayOptions) -> Vec<String> {
     ];
     if !config.settings.path_prefix.is_empty() {
         arguments.push(format!("--path-prefix={}", config.settings.path_prefix));
+    }
+    if config.settings.unattached_status == UnattachedStatus::Forbidden {
+        arguments.push("--unattached-status=403".to_owned());
+    }
+    if !files.secrets.is_empty() {
+        arguments.push(format!("--secrets-dir={SECRETS_DIRECTORY}"));
     }
     if let SidecarForm::Deployment { replicas } = options.sidecar {
         arguments.push(format!("--replicas={replicas}"));
@@ -96,7 +105,9 @@ fn ports(options: &GatewayOptions) -> Value {
     let admin = json!({"name": "attache-admin", "containerPort": ADMIN_PORT});
     match options.sidecar {
         SidecarForm::Container => json!([admin]),
-        SidecarForm::Deployment { .. } => json!([{"name": "grpc", "containerPort": EXTPROC_PORT}, admin]),
+        SidecarForm::Deployment { .. } | SidecarForm::External(_) => {
+            json!([{"name": "grpc", "containerPort": EXTPROC_PORT}, admin])
+        }
     }
 }
 
@@ -111,7 +122,7 @@ fn mounts(files: &ConfigFiles, options: &GatewayOptions) -> Vec<Value> {
     let secret = |secret: &SecretFile| {
         json!({
             "name": secret.volume,
-            "mountPath": format!("/etc/attache-secrets/{}/{}", secret.namespace, secret.name),
+            "mountPath": format!("{SECRETS_DIRECTORY}/{}/{}", secret.namespace, secret.name),
             "readOnly": true,
         })
     };
@@ -149,7 +160,7 @@ fn probe(path: &str, period_seconds: u32, failures: u32) -> Value {
 fn security(options: &GatewayOptions) -> Value {
     let user = match options.sidecar {
         SidecarForm::Container => ENVOY_USER,
-        SidecarForm::Deployment { .. } => OWN_USER,
+        SidecarForm::Deployment { .. } | SidecarForm::External(_) => OWN_USER,
     };
     json!({
         "runAsNonRoot": true,

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use attache_gate::UnattachedStatus;
 use attache_proto::headers::{OWNED, STRIPPED_EARLY};
 use serde_json::json;
 
@@ -238,6 +239,75 @@ fn in_pods_of_its_own_the_sidecar_is_a_service_that_only_the_gateways_proxies_re
     assert_eq!(policy["egress"][1]["to"], json!([{"ipBlock": {"cidr": "10.1.0.1/32"}}]));
     assert_eq!(policy["egress"][1]["ports"], json!([{"protocol": "TCP", "port": 6380}]));
     assert!(of_kind(&objects, "EnvoyProxy").is_empty());
+}
+
+fn external(service: &str) -> GatewayOptions {
+    GatewayOptions { sidecar: SidecarForm::External(service.parse().unwrap()), ..options() }
+}
+
+#[test]
+fn a_sidecar_that_runs_already_is_named_and_none_of_its_own_objects_is_printed() {
+    let wasm = WasmSource { url: "https://files.example/a.wasm".to_owned(), sha256: "a5".repeat(32) };
+    // What it is told elsewhere is no reason to refuse here.
+    let options = GatewayOptions {
+        wasm: Some(wasm),
+        redis: redis("redis://:secret@redis:6379"),
+        ..external("data/attache:7000")
+    };
+    let large = DocumentText { name: "a.yaml".to_owned(), text: "# x\n".repeat(300_000) };
+    let yaml = manifests(&replicas("vllm", PlacementMode::Endpoint, 2), &[large], &options).unwrap();
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
+    let mut kinds: Vec<&str> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let expected = [
+        "Backend",
+        "BackendTrafficPolicy",
+        "ClientTrafficPolicy",
+        "EnvoyExtensionPolicy",
+        "EnvoyProxy",
+        "HTTPRoute",
+        "HTTPRouteFilter",
+        "ReferenceGrant",
+    ];
+    assert_eq!(kinds, expected);
+    let reference = &of_kind(&objects, "EnvoyExtensionPolicy")[0]["spec"]["extProc"][0]["backendRefs"];
+    assert_eq!(*reference, json!([{"name": "attache", "namespace": "data", "port": 7000}]));
+    let grant = of_kind(&objects, "ReferenceGrant")[0];
+    assert_eq!(grant["metadata"]["namespace"], "data");
+    assert_eq!(grant["spec"]["to"], json!([{"group": "", "kind": "Service", "name": "attache"}]));
+    assert_eq!(of_kind(&objects, "EnvoyProxy")[0]["spec"].get("provider"), None);
+}
+
+#[test]
+fn a_sidecar_that_runs_already_in_the_gateways_namespace_needs_no_grant() {
+    let objects = objects(&replicas("vllm", PlacementMode::Endpoint, 2), &external("gateways/attache"));
+    assert!(of_kind(&objects, "ReferenceGrant").is_empty() && of_kind(&objects, "EnvoyProxy").is_empty());
+    let reference = &of_kind(&objects, "EnvoyExtensionPolicy")[0]["spec"]["extProc"][0]["backendRefs"];
+    assert_eq!(*reference, json!([{"name": "attache", "port": 10001}]));
+}
+
+#[test]
+fn the_sidecar_is_told_what_is_not_as_it_is_by_default() {
+    let mut config = replicas("vllm", PlacementMode::Endpoint, 1);
+    let options = GatewayOptions { sidecar: deployment(), ..options() };
+    let container = |config: &Config| {
+        let objects = objects(config, &options);
+        of_kind(&objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0].clone()
+    };
+    let told =
+        |config: &Config, argument: &str| container(config)["args"].as_array().unwrap().contains(&json!(argument));
+    assert!(!told(&config, "--unattached-status=403") && !told(&config, "--secrets-dir=/etc/attache-secrets"));
+    config.settings.unattached_status = UnattachedStatus::Forbidden;
+    // Named by a policy; it is in the cluster alone.
+    config.secrets.insert(ObjectName { namespace: "models".into(), name: "openai".into() });
+    assert!(told(&config, "--unattached-status=403") && told(&config, "--secrets-dir=/etc/attache-secrets"));
+    let mount = json!({
+        "name": "secret-models-openai",
+        "mountPath": "/etc/attache-secrets/models/openai",
+        "readOnly": true,
+    });
+    assert!(container(&config)["volumeMounts"].as_array().unwrap().contains(&mount));
 }
 
 #[test]
