@@ -31,11 +31,16 @@ demo: wasm ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 en
 	$(CARGO_TARGET_DIR)/release/attache-demo $(if $(ONCE),--once)
 
 .PHONY: test
-test: wasm ## run all tests, on a real Envoy and a real Redis
+test: wasm ## run all tests, on a real Envoy and a real Redis; on the profile of Envoy Gateway, too
 	@$(envoy) && $(redis) && $(python) && $(helm) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM && \
-	cargo test --locked --workspace --exclude attache-wasm-filter --no-run && \
-	ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) \
-	cargo test --locked --workspace --exclude attache-wasm-filter $(ARGS)
+	export ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) && \
+	$(tests) --no-run && \
+	$(tests) $(ARGS) && \
+	$(if $(ARGS),true,ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway))
+
+# The black-box tests once more, on what Envoy Gateway makes of our manifests, without what it cannot do.
+tests = cargo test --locked --workspace --exclude attache-wasm-filter
+not-in-envoy-gateway = $$(sed -n 's/^\([a-z_]*::[a-z_0-9]*\) .*/--skip \1/p' tests/tests/blackbox/envoy-gateway.skip)
 
 .PHONY: fuzz
 fuzz: ## look for inputs that break a law of the readers; SECONDS=20 for each target, TARGETS="request sse"

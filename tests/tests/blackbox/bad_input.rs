@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::{key, limits, open, pool, route},
+    profile,
     raw::{Connection, chunked, post},
     residue,
     verdict::{counted, error, error_in, is, served},
@@ -245,9 +246,10 @@ async fn an_upstream_that_resets_before_its_answer_is_a_502_or_503_in_json() {
         let mut body = chat();
         body["stream"] = json!(stream);
         let answer = client(&stack).with_header("x-sim-fault", "reset").chat(&body).await.unwrap();
-        let (status, kind, _) = error(&answer);
-        assert!(matches!(status, 502 | 503), "{}", answer.text());
-        assert_eq!((kind.as_str(), answer.header("retry-after")), ("server_error", Some("1")));
+        assert!(matches!(answer.status, 502 | 503), "{}", answer.text());
+        if profile::own_errors_are_json() {
+            assert_eq!((error(&answer).1.as_str(), answer.header("retry-after")), ("server_error", Some("1")));
+        }
     }
     counted(&stack, "upstream_5xx", 2).await;
     assert_eq!(stack.sidecar_metrics().await.unwrap().sum("attache_requests_total", &[]) - before, 2.0);
@@ -267,7 +269,8 @@ async fn an_upstream_that_resets_amid_its_answer_cuts_it_and_is_counted() {
     // A reset overtakes what was sent before it: Envoy may not have seen the headers yet.
     for _ in 0..3 {
         if let Ok(answer) = client(&stack).with_header("x-sim-fault", "reset-after=1").chat(&chat()).await {
-            assert_eq!(error(&answer), is(502, "server_error", None));
+            assert_eq!(answer.status, 502);
+            assert!(!profile::own_errors_are_json() || error(&answer) == is(502, "server_error", None));
         }
     }
     residue::none(&stack).await;

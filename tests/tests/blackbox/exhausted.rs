@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     documents::{backend, key, limits, pool, route},
-    residue,
+    profile, residue,
     second_envoy::envoy_with,
     verdict::{asked, error, is, served},
 };
@@ -62,7 +62,7 @@ async fn after_one_refusal_by_the_sidecar_the_filter_gives_the_same_answer_by_it
     let first = exhaust(&client, "m").await;
     assert_eq!((asked(&stack).await, refused_by_filter(&stack).await), (2.0, 0));
     let second = client.chat(&chat("m")).await.unwrap();
-    assert_eq!((asked(&stack).await, refused_by_filter(&stack).await), (2.0, 1));
+    assert_eq!((asked(&stack).await, refused_by_filter(&stack).await), (2.0 + profile::told(1.0), 1));
 
     assert_eq!(error(&second), is(429, "insufficient_quota", "insufficient_quota"));
     assert_eq!(error(&second), error(&first));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::{affinity, pool, replica, route},
-    residue,
+    profile, residue,
 };
 
 fn chat(model: &str) -> Value {
@@ -97,8 +97,11 @@ async fn when_all_backends_are_gone_the_client_gets_a_503_and_when_one_is_back_i
     stack.models.remove(0).shutdown().await;
     for _ in 0..4 {
         let answer = stack.client().chat(&chat("m")).await.unwrap();
-        assert_eq!((answer.status, answer.json().unwrap()["error"]["type"].as_str()), (503, Some("server_error")));
-        assert!(answer.header("retry-after").is_some());
+        assert_eq!(answer.status, 503);
+        if profile::own_errors_are_json() {
+            assert_eq!(answer.json().unwrap()["error"]["type"], "server_error");
+            assert!(answer.header("retry-after").is_some());
+        }
     }
     let config = attache_model_server::Config { listen: address.to_string(), ..Default::default() };
     stack.models.push(ModelServer::start(config).await.unwrap());

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::{key, limits, replica, route},
+    profile,
     raw::{Connection, chunked},
     residue,
     verdict::{asked, counted, error, error_in, is, served},
@@ -65,7 +66,7 @@ async fn without_a_known_key_nobody_gets_in_and_the_sidecar_is_not_asked_where_t
                 let stats = stack.gateway.envoy.stats().await.unwrap();
                 let counts = ["key_missing", "key_unknown", "several_keys"]
                     .map(|reason| stats.value(&format!("wasmcustom.attache_filter_refused_{reason}")));
-                assert_eq!((asked(&stack).await, counts), (0.0, [3, 3, 1]));
+                assert_eq!((asked(&stack).await, counts), (profile::told(7.0), [3, 3, 1]));
             }
             Filter::Absent => {
                 counted(&stack, "key_missing", 3).await;
@@ -94,7 +95,7 @@ async fn a_key_opens_the_endpoints_that_it_is_attached_to_and_no_other() {
         let before = asked(&stack).await;
         let hinting = stack.client().with_key("sk-one").with_header("x-ai-eg-model", "model-two");
         assert_eq!(error(&hinting.chat(&chat("model-two")).await.unwrap()), refusal, "{filter:?}");
-        assert_eq!(asked(&stack).await - before, if filter == Filter::Attached { 0.0 } else { 1.0 });
+        assert_eq!(asked(&stack).await - before, if filter == Filter::Attached { profile::told(1.0) } else { 1.0 });
         assert_eq!((stack.models[0].requests_total(), stack.models[1].requests_total()), (3, 0));
     }
 }

@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod documents;
 #[cfg(test)]
+mod profile;
+#[cfg(test)]
 mod python;
 #[cfg(test)]
 mod raw;

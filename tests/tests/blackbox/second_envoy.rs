@@ -1,14 +1,21 @@
 //! An Envoy that is configured otherwise than ours.
 
-use attache_tests::{Envoy, Stack, port};
+use attache_tests::{Envoy, Stack, port, tools::Profile};
+
+use crate::{profile, profiles::AS_ENVOY_GATEWAY};
 
 /// A second Envoy before the same sidecar, on the stack's bootstrap with these replacements. Each must be there to replace.
 pub(crate) async fn envoy_with(stack: &Stack, replacements: &[(&str, &str)]) -> Envoy {
     let mut text = std::fs::read_to_string(stack.directory().join("envoy-0.yaml")).unwrap();
+    let is_json = profile::is(Profile::EnvoyGateway);
+    // What was translated from manifests is so already.
+    let replacements = if is_json && replacements == AS_ENVOY_GATEWAY { &[] } else { replacements };
+    let (before, after) = if is_json { ("\"port_value\": ", "\n") } else { ("port_value: ", "}") };
     let (listen, admin) = (port::free().unwrap(), port::free().unwrap());
-    let port_of = |url: &str| format!("port_value: {}}}", url.rsplit(':').next().unwrap());
-    let ports = [(stack.gateway.envoy.url(), listen), (stack.gateway.envoy.admin_url(), admin)]
-        .map(|(url, new)| (port_of(&url), format!("port_value: {}}}", new.port())));
+    let ports = [(stack.gateway.envoy.url(), listen), (stack.gateway.envoy.admin_url(), admin)].map(|(url, new)| {
+        let old = url.rsplit(':').next().unwrap();
+        (format!("{before}{old}{after}"), format!("{before}{}{after}", new.port()))
+    });
     let ports = ports.iter().map(|(old, new)| (old.as_str(), new.as_str()));
     for (old, new) in ports.chain(replacements.iter().copied()) {
         assert!(text.contains(old), "{old:?} is not in the bootstrap");
