@@ -44,15 +44,16 @@ for name in "$@"; do
   "$programs/$name" "$corpus" "${seeds[@]}" ${words:+"-dict=fuzz/dictionaries/$words.dict"} -max_total_time="$duration" \
     -max_len=20000 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -use_value_profile=1 -print_final_stats=1 \
     -artifact_prefix="$artifacts" >"$log" 2>&1 || found=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -1)
+  found=${found:-"see $log"}
   statistic() { sed -n "s/^stat::$1: *//p" "$log" | tail -1; }
-  last=$(grep -E '^#[0-9]+.*cov: ' "$log" | tail -1)
+  last=$(grep -E '^#[0-9]+.*cov: ' "$log" | tail -1 || true)
   printf '%-14s %12s %12s %10s %8s %8s  %s\n' "$name" "$(statistic number_of_executed_units)" "$(statistic average_exec_per_sec)" \
     "$(sed -n 's/.* cov: \([0-9]*\).*/\1/p' <<<"$last")" "$(sed -n 's|.* corp: \([0-9]*\).*|\1|p' <<<"$last")" \
     "$(statistic peak_rss_mb) MB" "$found"
   if [ "$found" != nothing ]; then
     status=1
     sed -n "/panicked at/,+2p; /^==.*ERROR: libFuzzer/p" "$log" | head -6 >&2
-    say "run it again: ${programs#"$root"/}/$name ${found:-(see $log)}"
+    say "run it again: ${programs#"$root"/}/$name $found"
   fi
 done
 exit $status
