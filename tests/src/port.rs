@@ -28,9 +28,9 @@ pub fn free() -> Result<SocketAddr> {
 }
 
 /// How often a process that found its port taken is started again with another.
-pub(crate) const ATTEMPTS: u32 = 5;
+pub const ATTEMPTS: u32 = 5;
 
 /// Whether a process says that it failed because its address is in use.
-pub(crate) fn was_taken(error: &Error) -> bool {
+pub fn was_taken(error: &Error) -> bool {
     matches!(error, Error::Ended { log, .. } if log.to_string().to_lowercase().contains("address already in use"))
 }
