@@ -262,8 +262,8 @@ impl Exchange {
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
             Phase::Admission(_) => self.end(Outcome::Cancelled, now),
             Phase::Upstream(plan) => {
-                let counted = Counted::Estimated(response::estimated(&plan.estimate, plan.unreported.abandoned));
-                self.settle(Some(counted));
+                let estimated = || Counted::Estimated(response::estimated(&plan.estimate, plan.unreported.abandoned));
+                self.settle(self.operation().uses_tokens().then(estimated));
                 self.end(Outcome::Cancelled, now);
             }
             Phase::Answering(answering) => {

@@ -16,6 +16,7 @@ use crate::limit::Estimate;
 pub(super) struct Answer {
     /// Its HTTP status.
     pub(super) status: u16,
+    operation: Operation,
     scanner: Option<ResponseScanner>,
     format: Option<BodyFormat>,
     visibility: UsageVisibility,
@@ -71,7 +72,7 @@ impl Answer {
             .map(|format| ResponseScanner::new(operation, format, visibility));
         // Whoever put them there.
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
-        Self { status, scanner, format, visibility, hidden, may_be_cut: false, wire }
+        Self { status, operation, scanner, format, visibility, hidden, may_be_cut: false, wire }
     }
 
     /// What becomes of its headers, and so whether its body may be changed. To be asked once, before the body.
@@ -136,10 +137,10 @@ impl Answer {
         Some(format!("the upstream's answer is not what its content-encoding says: {error}"))
     }
 
-    /// What it has cost so far; `None` if nothing was served. Where the upstream did not say, or not all of it, that is
+    /// What it has cost so far; `None` if nothing was served, or nothing that is counted in tokens. Where the upstream did not say, or not all of it, that is
     /// estimated: of a stream, by the events that passed.
     pub(super) fn counted(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
-        if !served(self.status) {
+        if !served(self.status) || !self.operation.uses_tokens() {
             return None;
         }
         let counted = self.scanner.as_ref().map(ResponseScanner::counted);
