@@ -255,7 +255,7 @@ async fn messages_out_of_order_end_the_stream_in_an_error() {
     for messages in [
         vec![first_body],
         vec![static_head(), static_head()],
-        vec![static_head(), answer_head()],
+        vec![static_head(), answer_head(), answer_head()],
         vec![static_head(), body(CHAT, true), answer_body(b"", true)],
         vec![static_head(), trailers],
         vec![static_head(), ProcessingRequest::default()],
