@@ -12,7 +12,7 @@ helm = ATTACHE_HELM="$$(tests/setup/helm.sh)"
 
 .PHONY: help
 help: ## say what there is to do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: wasm ## build the sidecar and the Wasm filter in release
@@ -30,17 +30,21 @@ demo: wasm ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 en
 	ATTACHE_BIN=$(CARGO_TARGET_DIR)/release/attache ATTACHE_WASM_FILE=$(wasm) \
 	$(CARGO_TARGET_DIR)/release/attache-demo $(if $(ONCE),--once)
 
+tests = cargo test --locked --workspace --exclude attache-wasm-filter
+under_test = $(envoy) && $(redis) && $(python) && $(helm) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM && \
+	export ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm)
+
 .PHONY: test
-test: wasm ## run all tests, on a real Envoy and a real Redis; on the profile of Envoy Gateway, too
-	@$(envoy) && $(redis) && $(python) && $(helm) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM && \
-	export ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm) && \
-	$(tests) --no-run && \
-	$(tests) $(ARGS) && \
-	$(if $(ARGS),true,ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway))
+test: wasm ## run all tests, on a real Envoy and a real Redis
+	@$(under_test) && $(tests) --no-run && $(tests) $(ARGS)
 
 # The black-box tests once more, on what Envoy Gateway makes of our manifests, without what it cannot do.
-tests = cargo test --locked --workspace --exclude attache-wasm-filter
 not-in-envoy-gateway = $$(sed -n 's/^\([a-z_]*::[a-z_0-9]*\) .*/--skip \1/p' tests/tests/blackbox/envoy-gateway.skip)
+
+.PHONY: test-gateway
+test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway
+	@$(under_test) && $(tests) --no-run && \
+	ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway)
 
 .PHONY: fuzz
 fuzz: ## look for inputs that break a law of the readers; SECONDS=20 for each target, TARGETS="request sse"

@@ -1,7 +1,7 @@
 //! What differs where Envoy is configured as Envoy Gateway would have it (`ATTACHE_TEST_PROFILE=envoy-gateway`).
 //!
-//! What cannot hold there at all is listed, with its reason, in `envoy-gateway.skip`; `make test` passes over that in its
-//! second run of this suite.
+//! What cannot hold there at all is listed, with its reason, in `envoy-gateway.skip`; `make test-gateway` passes over
+//! that.
 
 use std::fs;
 use std::path::Path;
