@@ -77,8 +77,7 @@ impl Reloader {
     /// not from the first poll on: a SIGHUP that nobody listens for ends the process. `reloads` is told when all is in force.
     pub fn watch(self, world: Arc<World>, reloads: watch::Sender<()>) -> impl Future<Output = ()> + Send {
         let (changed, changes) = mpsc::channel(1);
-        let directories = self.paths.iter().map(|path| directory_of(path).to_owned()).collect();
-        tokio::spawn(replaced::look_for_changes(directories, changed.clone()));
+        tokio::spawn(replaced::look_for_changes(self.directories(), changed.clone()));
         let watcher = self.watcher(changed);
         let hangups = signal(SignalKind::hangup()).ok();
         self.reload_again_and_again(world, reloads, changes, watcher, hangups)
@@ -128,6 +127,12 @@ impl Reloader {
                 }
             }
         }
+    }
+
+    /// All that is watched and may be lost.
+    fn directories(&self) -> Vec<PathBuf> {
+        let configs = self.paths.iter().map(|path| directory_of(path).to_owned());
+        configs.chain(self.settings.secrets_dir.clone()).collect()
     }
 
     /// Watches the directories, not the files: an editor replaces a file, a ConfigMap swaps a link beside it. Not what is

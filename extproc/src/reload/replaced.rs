@@ -1,7 +1,7 @@
 //! Directories that vanish and return. The kernel watches a directory, not its path: once it is gone, what comes to its place is
 //! not watched. So whoever has lost one looks again and again.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::hash::Hash;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -13,9 +13,16 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// How often. A look is one reading of a directory's entries.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Says on `changed` whenever something is new in a directory that took the place of one of these, until nobody listens.
-pub(super) async fn look_for_changes(directories: Vec<PathBuf>, changed: mpsc::Sender<()>) {
-    let mut looks: Vec<Look> = directories.into_iter().map(Look::new).collect();
+/// Says on `changed` whenever something is new in a directory that took the place of one of these, until nobody listens. What
+/// is there now, before this is polled, is what the kernel watches.
+pub(super) fn look_for_changes(
+    directories: Vec<PathBuf>,
+    changed: mpsc::Sender<()>,
+) -> impl Future<Output = ()> + Send {
+    look_again_and_again(directories.into_iter().map(Look::new).collect(), changed)
+}
+
+async fn look_again_and_again(mut looks: Vec<Look>, changed: mpsc::Sender<()>) {
     let mut every = tokio::time::interval(EVERY);
     while !changed.is_closed() {
         every.tick().await;
@@ -31,8 +38,9 @@ pub(super) async fn look_for_changes(directories: Vec<PathBuf>, changed: mpsc::S
 #[derive(Debug)]
 struct Look {
     path: PathBuf,
-    /// The one that the kernel watches; `None` if there was none.
-    watched: Option<Identity>,
+    /// The one that the kernel watches; `None` if there was none. It is held open: the number of an inode that is gone is used
+    /// again, often for the very next directory, but not as long as somebody holds the inode.
+    watched: Option<File>,
     last: Seen,
 }
 
@@ -51,7 +59,7 @@ enum Seen {
 
 impl Look {
     fn new(path: PathBuf) -> Self {
-        let watched = fs::metadata(&path).ok().map(|metadata| identity(&metadata));
+        let watched = File::open(&path).ok();
         let last = if watched.is_some() { Seen::Watched } else { Seen::Nothing };
         Self { path, watched, last }
     }
@@ -65,8 +73,8 @@ impl Look {
 
     fn look(&self) -> Seen {
         let Ok(metadata) = fs::metadata(&self.path) else { return Seen::Nothing };
-        // The number of an inode that is gone is used again, so one that was lost is not believed to be back.
-        if self.last == Seen::Watched && self.watched == Some(identity(&metadata)) {
+        // One that was lost is not believed to be back: whether the kernel still watches it depends on how it was lost.
+        if self.last == Seen::Watched && self.is_watched(&metadata) {
             return Seen::Watched;
         }
         let Ok(entries) = fs::read_dir(&self.path) else { return Seen::Nothing };
@@ -81,6 +89,11 @@ impl Look {
             sum.wrapping_add(hasher.digest())
         });
         Seen::Another(sum)
+    }
+
+    fn is_watched(&self, metadata: &Metadata) -> bool {
+        let watched = self.watched.as_ref().and_then(|directory| directory.metadata().ok());
+        watched.is_some_and(|watched| identity(&watched) == identity(metadata))
     }
 }
 
@@ -110,5 +123,18 @@ mod tests {
         assert_eq!((look.has_news(), look.has_news()), (true, false), "it has changed");
         fs::remove_file(path.join("a.yaml")).unwrap();
         assert_eq!((look.has_news(), look.has_news()), (true, false), "it is gone");
+    }
+
+    #[test]
+    fn one_that_vanished_and_returned_between_two_looks_is_another() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("config");
+        fs::create_dir(&path).unwrap();
+        let mut look = Look::new(path.clone());
+        fs::remove_dir(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!((look.has_news(), look.has_news()), (true, false), "another is there");
+        fs::write(path.join("a.yaml"), "a: 1").unwrap();
+        assert!(look.has_news(), "the kernel does not tell of it");
     }
 }

@@ -290,3 +290,24 @@ async fn a_directory_that_vanishes_and_returns_is_read_and_watched_again() {
     fs::write(config.join("attache.yaml"), without_servers().replace("name: open", "name: later")).unwrap();
     until("it is watched again", async || routes().await.contains("default/later")).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_directory_that_is_replaced_at_once_is_read_and_watched() {
+    let directory = Directory::temporary().unwrap();
+    let config = directory.path().join("config");
+    let text = |name: &str| without_servers().replace("name: open", &format!("name: {name}"));
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("attache.yaml"), text("first")).unwrap();
+    let options = SidecarOptions { config: vec![config.clone()], ..SidecarOptions::default() };
+    let sidecar = Sidecar::start("sidecar", options, directory.path()).await.unwrap();
+    for name in ["second", "third"] {
+        // The file system likes to give the new one the number of the old one.
+        fs::remove_dir_all(&config).unwrap();
+        fs::create_dir(&config).unwrap();
+        for name in [name.to_owned(), format!("{name}-later")] {
+            fs::write(config.join("attache.yaml"), text(&name)).unwrap();
+            let is_in_force = async || sidecar.page("/config").await.unwrap().contains(&format!("default/{name}\""));
+            until("it is read", is_in_force).await.unwrap();
+        }
+    }
+}

@@ -327,6 +327,13 @@ async fn a_key_that_goes_stays_in_force_and_one_that_was_never_there_closes_the_
     fs::remove_dir_all(mounted.directory.join("default")).unwrap();
     until("it was seen to go", async || stack.gateway.sidecar.log().contains("stays in force")).await.unwrap();
     key_is(&stack, "sk-first").await;
+    // Another directory in the place of all of them.
+    for (version, key) in [("2026_03", "sk-third"), ("2026_04", "sk-fourth")] {
+        fs::remove_dir_all(&mounted.directory).unwrap();
+        fs::create_dir(&mounted.directory).unwrap();
+        mounted.swap(version, key);
+        key_is(&stack, key).await;
+    }
 }
 
 #[tokio::test]
