@@ -1,11 +1,13 @@
 //! What is wrong with the operator's documents: where, how bad, and the way out.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use miette::{LabeledSpan, SourceCode};
 
+use super::excerpt;
 pub(super) use super::text::Source;
 
 /// One finding.
@@ -45,7 +47,7 @@ impl Diagnostic {
     pub(super) fn error(location: &Location, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
-            message: message.into(),
+            message: excerpt::of_message(message.into()),
             help: None,
             location: Some(location.clone()),
             origin: Origin::Itself,
@@ -58,7 +60,8 @@ impl Diagnostic {
 
     /// A finding about no place in a file.
     pub(super) fn general(severity: Severity, message: impl Into<String>) -> Self {
-        Self { severity, message: message.into(), help: None, location: None, origin: Origin::Itself }
+        let message = excerpt::of_message(message.into());
+        Self { severity, message, help: None, location: None, origin: Origin::Itself }
     }
 
     pub(super) fn with_help(self, help: impl Into<String>) -> Self {
@@ -75,9 +78,9 @@ impl Diagnostic {
         self.severity == Severity::Error
     }
 
-    /// Whether the lines around it may be shown.
+    /// Whether the lines around it may be shown, all of them.
     pub(super) fn shows_its_line(&self) -> bool {
-        self.location.as_ref().is_none_or(|location| location.line == Line::Shown)
+        self.location.as_ref().is_none_or(|location| location.line == Line::Shown && location.is_among_short_lines())
     }
 
     /// The finding for a log or a pipe: `file:line:column: error: message`, the line itself, and the help.
@@ -203,12 +206,21 @@ impl Location {
         (self.file(), self.span.start)
     }
 
-    fn line_text(&self) -> Option<&str> {
+    fn line_text(&self) -> Option<Cow<'_, str>> {
         if self.line == Line::Secret {
             return None;
         }
         let (_, start) = self.source.line_of(self.span.start);
-        self.source.inner().get(start..)?.lines().next()
+        let line = self.source.inner().get(start..)?.lines().next()?;
+        Some(excerpt::of_line(line, self.span.start - start))
+    }
+
+    /// Its line, and the ones above and below, which a graphical report shows as well.
+    fn is_among_short_lines(&self) -> bool {
+        let (_, start) = self.source.line_of(self.span.start);
+        let (_, above) = self.source.line_of(start.saturating_sub(1));
+        let lines = self.source.inner().get(above..).unwrap_or_default().lines();
+        lines.take(3).all(|line| line.chars().nth(excerpt::MAX_LINE_CHARS).is_none())
     }
 }
 

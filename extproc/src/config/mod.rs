@@ -6,6 +6,7 @@
 
 mod compile;
 mod diagnostic;
+mod excerpt;
 mod fields;
 pub mod model;
 mod node;

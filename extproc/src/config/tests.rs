@@ -116,6 +116,24 @@ fn a_person_at_a_terminal_sees_the_line_underlined() {
 }
 
 #[test]
+fn a_line_of_a_megabyte_is_reported_in_a_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("generated.yaml");
+    let unknown =
+        format!("kind: ClientKey, apiVersion: attache.dev/v1alpha1, metadata: {{name: a}}, {}: 1", "x".repeat(1 << 20));
+    std::fs::write(&file, format!("# before\n{{{unknown}, spec: {{sha256: {}}}}}\n# after\n", "0".repeat(1 << 20)))
+        .unwrap();
+    for style in [Style::Plain, Style::Graphical] {
+        let mut out = Vec::new();
+        let verdict = check(&[file.clone()], Settings::default(), style, &mut out).unwrap();
+        let report = String::from_utf8(out).unwrap();
+        assert_eq!(verdict, Verdict::Faulty);
+        assert!(report.contains("generated.yaml:2:"), "{report}");
+        assert!(report.len() < 10_000, "{} bytes", report.len());
+    }
+}
+
+#[test]
 fn a_key_pasted_in_place_of_its_digest_is_shown_to_nobody() {
     for style in [Style::Plain, Style::Graphical] {
         let mut out = Vec::new();
