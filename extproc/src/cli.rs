@@ -55,6 +55,8 @@ enum Command {
     Explain(ExplainArgs),
     /// Say whether an Envoy sends its traffic through the sidecar, and what about it will hurt.
     Doctor(DoctorArgs),
+    /// Print the JSON Schema of our own kinds, for editors.
+    Schema,
 }
 
 /// What must be the same for the sidecar and for the Envoy in front of it.
@@ -274,12 +276,20 @@ impl Cli {
             Command::Limits(command) => command.run(),
             Command::Explain(args) => args.run(),
             Command::Doctor(args) => args.run(),
+            Command::Schema => print_schema(),
         };
         result.unwrap_or_else(|error| {
             complain(&format!("attache: {error}"));
             ExitCode::FAILURE
         })
     }
+}
+
+fn print_schema() -> Result<ExitCode, String> {
+    let schema =
+        serde_json::to_string_pretty(&config::schema()).map_err(|error| format!("cannot write JSON: {error}"))?;
+    writeln!(io::stdout().lock(), "{schema}").map_err(|error| format!("cannot write: {error}"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 impl RunArgs {

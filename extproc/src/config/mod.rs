@@ -13,6 +13,7 @@ mod node;
 mod publish;
 pub mod report;
 mod resource;
+mod schema;
 mod secret_files;
 mod source;
 mod text;
@@ -25,6 +26,7 @@ pub use model::Config;
 pub use publish::{Published, SecretInList, published};
 pub use report::check;
 pub use resource::Resources;
+pub use schema::schema;
 pub use secret_files::directories as secret_directories;
 pub use source::{DocumentText, Documents, load};
 

@@ -125,7 +125,7 @@ fn a_line_of_a_megabyte_is_reported_in_a_few() {
         .unwrap();
     for style in [Style::Plain, Style::Graphical] {
         let mut out = Vec::new();
-        let verdict = check(&[file.clone()], Settings::default(), style, &mut out).unwrap();
+        let verdict = check(std::slice::from_ref(&file), Settings::default(), style, &mut out).unwrap();
         let report = String::from_utf8(out).unwrap();
         assert_eq!(verdict, Verdict::Faulty);
         assert!(report.contains("generated.yaml:2:"), "{report}");

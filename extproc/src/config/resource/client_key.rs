@@ -68,20 +68,25 @@ impl FromNode for KeyDigest {
 
 /// What a tenant's name or a label's value may have: a tenant goes into a header, and labels into every filter's
 /// configuration.
-const MAX_VALUE_BYTES: usize = 256;
+pub(in crate::config) const MAX_KEY_VALUE_BYTES: usize = 256;
+
+pub(in crate::config) const MAX_KEY_LABELS: usize = 64;
 
 /// A tenant goes into a header, as it is.
 fn read_tenant(node: &Node, log: &mut Log) -> Option<Arc<str>> {
-    header_value(node, log, MAX_VALUE_BYTES)
+    header_value(node, log, MAX_KEY_VALUE_BYTES)
 }
 
 fn read_labels(node: &Node, log: &mut Log) -> Option<BTreeMap<String, String>> {
-    const MAX_LABELS: usize = 64;
     let Value::Mapping(entries) = &node.value else {
         return log.fail(node, format!("expected a mapping, found {}", describe(node)), "write `tier: gold` lines");
     };
-    if entries.len() > MAX_LABELS {
-        return log.fail(node, format!("there are {} of them", entries.len()), format!("write at most {MAX_LABELS}"));
+    if entries.len() > MAX_KEY_LABELS {
+        return log.fail(
+            node,
+            format!("there are {} of them", entries.len()),
+            format!("write at most {MAX_KEY_LABELS}"),
+        );
     }
     let mut labels = BTreeMap::new();
     for entry in entries {
@@ -90,7 +95,7 @@ fn read_labels(node: &Node, log: &mut Log) -> Option<BTreeMap<String, String>> {
             let help = "use letters, digits, `-`, `_` and `.`, at most 63 of them, a letter or digit first and last";
             log.push(Diagnostic::error(&log.at(entry.key_span.clone()), message).with_help(help));
         }
-        if let Some(value) = header_value(&entry.value, log, MAX_VALUE_BYTES) {
+        if let Some(value) = header_value(&entry.value, log, MAX_KEY_VALUE_BYTES) {
             labels.insert(entry.key.to_string(), value.to_string());
         }
     }

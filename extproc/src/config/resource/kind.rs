@@ -7,7 +7,7 @@ pub(in crate::config) const AI_GATEWAY: &str = "aigateway.envoyproxy.io";
 /// The group of Envoy Gateway's extensions.
 pub(in crate::config) const ENVOY_GATEWAY: &str = "gateway.envoyproxy.io";
 /// The group of our own kinds.
-pub(super) const ATTACHE: &str = "attache.dev";
+pub(in crate::config) const ATTACHE: &str = "attache.dev";
 /// The group of the Gateway API.
 pub(in crate::config) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 

@@ -31,10 +31,14 @@ use super::value::{DnsName, Located, Namespace, header_value};
 use attache_proto::headers::COST_METADATA_NAMESPACE;
 
 pub(super) use backend::{Backend, endpoint_id};
-pub(super) use cache_affinity::{AffinityTarget, CacheAffinityPolicy, MetricsSpec};
-pub(super) use client_key::{ClientKey, RoutePattern};
+pub(super) use cache_affinity::{
+    AffinityTarget, CacheAffinityPolicy, MAX_CACHE_TOKENS, MAX_TOKENS_PER_SECOND, MAX_UNCACHED, MIN_BLOCKS, MOST_MASKS,
+    MetricsSpec,
+};
+pub(super) use client_key::{ClientKey, MAX_KEY_LABELS, MAX_KEY_VALUE_BYTES, RoutePattern};
+pub(super) use kind::{AI_GATEWAY, ATTACHE, ENVOY_GATEWAY};
 use kind::{Kind, Misnamed};
-pub(super) use limit::PriceTable;
+pub(super) use limit::{MAX_AMOUNT, MAX_CONDITION_BYTES, MAX_PRICED_MODELS, MAX_UNITS, PriceTable};
 pub(super) use quota::{QuotaPolicy, QuotaSpec};
 pub(super) use route::{BackendRef, Route};
 pub(super) use secret::{KEY_ENTRY, Kept, KeyFault, Secrets};

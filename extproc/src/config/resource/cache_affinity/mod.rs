@@ -14,15 +14,16 @@ use crate::config::fields::{Fields, FromNode, Log};
 use crate::config::node::Node;
 use crate::config::value::{HeaderName, Located, Reference, byte_quantity, number, one_of};
 pub(in crate::config) use metrics::MetricsSpec;
+pub(in crate::config) use weights::{MAX_TOKENS_PER_SECOND, MAX_UNCACHED};
 
 /// A block takes about 24 bytes: 1 MiB knows some 40,000 of them, 4 GiB what a thousand replicas hold.
 const INDEX_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(4 << 30);
 /// The first 4 KiB, below which prompts are hardly told apart.
-const MIN_BLOCKS: usize = 16;
+pub(in crate::config) const MIN_BLOCKS: usize = 16;
 /// Masks that are tried on every system prompt.
-const MOST_MASKS: usize = 16;
+pub(in crate::config) const MOST_MASKS: usize = 16;
 /// Far above what any replica's cache has room for, and still a number of tokens that bytes can be made of.
-const MAX_CACHE_TOKENS: u64 = 100_000_000_000_000;
+pub(in crate::config) const MAX_CACHE_TOKENS: u64 = 100_000_000_000_000;
 
 /// What is `None` or absent has the default of [`AffinityPolicy`](crate::affinity::AffinityPolicy).
 #[derive(Debug)]

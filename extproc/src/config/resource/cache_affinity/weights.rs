@@ -8,9 +8,9 @@ use crate::config::node::Node;
 use crate::config::value::decimal;
 
 /// Where waiting is free at one end, and caches are all that counts at the other.
-const MAX_UNCACHED: f64 = 100.0;
+pub(in crate::config) const MAX_UNCACHED: f64 = 100.0;
 /// Between a laptop and what no accelerator computes.
-const MAX_TOKENS_PER_SECOND: f64 = 100_000_000.0;
+pub(in crate::config) const MAX_TOKENS_PER_SECOND: f64 = 100_000_000.0;
 /// A request that waits for longer is lost anyway.
 const MAX_DURATION: Duration = Duration::from_secs(3_600);
 

@@ -8,7 +8,7 @@ use crate::config::value::{HeaderName, header_value, is_label_name};
 use crate::limit::{Condition, Dimension, Expected};
 
 /// What a header may have: nobody writes more by hand, and no counter keeps it.
-const MAX_VALUE_BYTES: usize = 1_024;
+pub(in crate::config) const MAX_CONDITION_BYTES: usize = 1_024;
 
 impl FromNode for Dimension {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
@@ -50,7 +50,7 @@ impl FromNode for Condition {
                 let message = "a condition is exactly one of `is`, `isNot` and `present`";
                 return fields.fail(message, "write `{dimension: tenant, is: acme}`");
             }
-            let value = |node: &Node, log: &mut Log| header_value(node, log, MAX_VALUE_BYTES);
+            let value = |node: &Node, log: &mut Log| header_value(node, log, MAX_CONDITION_BYTES);
             let is = fields.take_with("is", value).map(Expected::Is);
             let is_not = fields.take_with("isNot", value).map(Expected::IsNot);
             let present = fields.take_with("present", |node, log| match bool::from_node(node, log)? {

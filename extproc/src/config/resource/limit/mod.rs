@@ -11,7 +11,8 @@ use super::super::fields::{FromNode, Log, closest};
 use super::super::node::Node;
 use crate::limit::{CostProgram, InvalidProgram, Mode, OnStoreError};
 
-pub(in crate::config) use money::{PriceTable, is_fraction, read_money};
+pub(in crate::config) use dimension::MAX_CONDITION_BYTES;
+pub(in crate::config) use money::{MAX_PRICED_MODELS, MAX_UNITS, PriceTable, is_fraction, read_money};
 pub(in crate::config) use selector::{Selector, mentions};
 pub(in crate::config) use window::read_window;
 

@@ -10,9 +10,9 @@ use crate::config::node::{Node, Value};
 use crate::limit::{Price, Prices};
 
 /// The most that a price or a budget may be, in whole units: counted in millionths, they stay exact.
-const MAX_UNITS: u64 = MAX_AMOUNT / 1_000_000;
+pub(in crate::config) const MAX_UNITS: u64 = MAX_AMOUNT / 1_000_000;
 /// A price list that is longer is a mistake.
-const MAX_MODELS: usize = 4_096;
+pub(in crate::config) const MAX_PRICED_MODELS: usize = 4_096;
 
 /// An amount of money in millionths, never 0.
 pub(in crate::config) fn read_money(node: &Node, log: &mut Log) -> Option<u64> {
@@ -84,10 +84,10 @@ impl FromNode for PriceTable {
             let help = "write `MODEL: {input: 2.50, output: 10.00}` lines";
             return log.fail(node, format!("expected a table of prices, found {}", describe(node)), help);
         };
-        if entries.is_empty() || entries.len() > MAX_MODELS {
+        if entries.is_empty() || entries.len() > MAX_PRICED_MODELS {
             return log.fail(
                 node,
-                format!("a table has from 1 to {MAX_MODELS} models"),
+                format!("a table has from 1 to {MAX_PRICED_MODELS} models"),
                 "name the models that are served",
             );
         }
