@@ -1,8 +1,8 @@
 //! Commands and options. Each option has an environment variable, `ATTACHE_...`.
 
-mod admin_client;
 mod doctor;
 mod explain;
+mod http;
 mod limits;
 mod placement;
 mod render;

@@ -1,6 +1,6 @@
 //! `attache doctor`: fetches what an Envoy runs on, has it examined, and says what was found.
 
-mod http;
+mod ask;
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -11,7 +11,7 @@ use attache::doctor::{self, Evidence, Examination, Question, Severity};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{admin_client, byte_size, complain};
+use super::{byte_size, complain};
 
 /// Says whether an Envoy sends its traffic through the sidecar, and what about it will hurt.
 ///
@@ -19,7 +19,7 @@ use super::{admin_client, byte_size, complain};
 /// nothing to examine.
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Envoy's admin interface. Under Envoy Gateway: kubectl port-forward POD 19000.
+    /// Envoy's admin interface, or unix:/path. Under Envoy Gateway: kubectl port-forward POD 19000.
     #[arg(long, env = "ATTACHE_ENVOY_ADMIN", value_name = "HOST:PORT", required_unless_present = "config_dump")]
     #[arg(conflicts_with = "config_dump")]
     admin: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct DoctorArgs {
 const NOTHING_EXAMINED: u8 = 2;
 
 /// The dump of an Envoy with ten thousand routes has 100 MB.
-const LONGEST_DUMP_BYTES: u64 = 512 * 1024 * 1024;
+const LONGEST_DUMP_BYTES: usize = 512 * 1024 * 1024;
 
 impl DoctorArgs {
     pub(super) fn run(self) -> Result<ExitCode, String> {
@@ -64,15 +64,11 @@ impl DoctorArgs {
     fn examine(&self) -> Result<Vec<Examination>, String> {
         let mut evidence = match (&self.config_dump, &self.admin) {
             (Some(file), _) => Evidence { dump: parse(&read(file)?)?, ..Evidence::default() },
-            (None, Some(admin)) => ask_envoy(admin)?,
+            (None, Some(admin)) => ask::envoy(admin)?,
             (None, None) => return Err("say where Envoy is: --admin or --config-dump".to_owned()),
         };
         if let Some(sidecar) = &self.sidecar_admin {
-            let answer = admin_client::ask("GET", sidecar, "/config", b"")?;
-            if answer.status != 200 {
-                return Err(format!("the sidecar at {sidecar} says {} to /config", answer.status));
-            }
-            evidence.sidecar = parse(answer.body.as_bytes())?;
+            ask::sidecar(sidecar, &mut evidence)?;
         }
         let question = Question { mark: self.filter.clone(), max_body_bytes: self.max_body };
         doctor::examine(&evidence, &question).map_err(|error| error.to_string())
@@ -96,22 +92,11 @@ impl DoctorArgs {
     }
 }
 
-fn ask_envoy(admin: &str) -> Result<Evidence, String> {
-    let page = |target: &str| {
-        let page = http::get(admin, target, LONGEST_DUMP_BYTES);
-        page.map_err(|error| format!("no answer from Envoy's admin interface at {admin}: {error}"))
-    };
-    let dump = parse(&page("/config_dump?include_eds")?)?;
-    // Only to add to the dump: an Envoy that is asked for too much may do without.
-    let stats = page("/stats?format=json").ok().and_then(|stats| parse(&stats).ok()).unwrap_or(Value::Null);
-    Ok(Evidence { dump, stats, sidecar: Value::Null })
-}
-
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let read = |input: &mut dyn Read| -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        input.take(LONGEST_DUMP_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LONGEST_DUMP_BYTES {
+        input.take(LONGEST_DUMP_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > LONGEST_DUMP_BYTES {
             return Err(io::Error::other(format!("it is larger than {LONGEST_DUMP_BYTES} bytes")));
         }
         Ok(bytes)

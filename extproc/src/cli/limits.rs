@@ -5,9 +5,10 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use http::Method;
 use serde_json::Value;
 
-use super::admin_client::{self, Answer};
+use super::http::{Answer, ask_sidecar};
 use super::table::draw_table;
 
 #[derive(Debug, Subcommand)]
@@ -67,16 +68,16 @@ impl LimitsCommand {
 impl ShowArgs {
     fn run(self) -> Result<String, String> {
         let target = target("/limits", &[("key", self.key), ("tenant", self.tenant)]);
-        let answer = admin_client::ask("GET", &self.admin.admin, &target, b"")?;
+        let answer = ask_sidecar(Method::GET, &self.admin.admin, &target, b"")?;
         let page = page(&answer)?;
-        Ok(if self.json { answer.body } else { draw(&page) })
+        Ok(if self.json { String::from_utf8_lossy(&answer.body).into_owned() } else { draw(&page) })
     }
 }
 
 impl ResetArgs {
     fn run(self) -> Result<String, String> {
         let target = target("/limits/reset", &[("key", self.key), ("limit", Some(self.limit))]);
-        let page = &page(&admin_client::ask("POST", &self.admin.admin, &target, b"")?)?;
+        let page = &page(&ask_sidecar(Method::POST, &self.admin.admin, &target, b"")?)?;
         let mut said = format!("{}\n", text(field(page, "says")));
         for counter in list(field(page, "before")) {
             let _ = writeln!(said, "  {}: {} were used", of(field(counter, "of")), plain(field(counter, "used")));
@@ -112,7 +113,7 @@ fn target(path: &str, parameters: &[(&str, Option<String>)]) -> String {
 
 /// The page, or the error that it tells of.
 fn page(answer: &Answer) -> Result<Value, String> {
-    let page: Value = serde_json::from_str(&answer.body)
+    let page: Value = serde_json::from_slice(&answer.body)
         .map_err(|_| format!("the sidecar answered {} and no JSON; is it of another release?", answer.status))?;
     if answer.status == 200 {
         return Ok(page);
@@ -333,7 +334,7 @@ keys: default/app
 
     #[test]
     fn an_error_names_what_is_known() {
-        let answer = |status, body: &str| Answer { status, body: body.to_owned() };
+        let answer = |status, body: &str| Answer { status, server: String::new(), body: body.as_bytes().to_vec() };
         let error = page(&answer(404, r#"{"error":"there is no key `x`","known":["default/a","default/b"]}"#));
         assert_eq!(error, Err("there is no key `x`; there is default/a, default/b".to_owned()));
         assert!(page(&answer(200, "<html>")).is_err());

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use attache_proto::Operation;
 use clap::Args;
+use http::Method;
 use serde_json::Value;
 
-use super::admin_client::{self, Answer};
+use super::http::{Answer, ask_sidecar};
 use super::table::draw_table;
 
 #[derive(Debug, Args)]
@@ -30,8 +31,8 @@ impl PlacementArgs {
             query.append_pair("key", key);
         });
         let target = format!("/affinity/explain?{}", query.finish());
-        let Answer { status, body } = admin_client::ask("POST", address, &target, body)?;
-        let page: Value = serde_json::from_str(&body)
+        let Answer { status, body, .. } = ask_sidecar(Method::POST, address, &target, body)?;
+        let page: Value = serde_json::from_slice(&body)
             .map_err(|error| format!("{address} answered {status}, and no JSON: {error}"))?;
         match status {
             200 => Ok(Some(drawn(&page))),

@@ -31,8 +31,14 @@ pub struct Evidence {
     pub dump: Value,
     /// What `/stats?format=json` says, of the same Envoy; null if nobody asked.
     pub stats: Value,
+    /// What `/clusters?format=json` says, of the same Envoy; null if nobody asked.
+    pub clusters: Value,
     /// What the admin page `/config` of the sidecar says; null if nobody asked.
     pub sidecar: Value,
+    /// What the admin page `/attached` of the sidecar says; null if nobody asked.
+    pub attached: Value,
+    /// What was asked for besides, and did not come.
+    pub unread: Vec<String>,
 }
 
 /// What the answer depends on besides.
