@@ -1,4 +1,5 @@
-//! The parts of a config dump, wherever they stand in it: static and dynamic listeners, routes, clusters and endpoints.
+//! The parts of a config dump, wherever they stand in it: static and dynamic listeners, routes, clusters and endpoints,
+//! and the filters and scopes that are discovered by themselves.
 //!
 //! Read are what Envoy's `/config_dump` prints, and what `egctl config envoy-proxy` wraps around it: an object of namespaces
 //! of objects of pods. What is not known is passed over.
@@ -18,6 +19,10 @@ pub(super) struct Proxy<'a> {
     pub(super) listeners: Vec<&'a Value>,
     pub(super) route_tables: BTreeMap<&'a str, &'a Value>,
     pub(super) clusters: BTreeMap<&'a str, &'a Value>,
+    /// The configurations of filters that are discovered by themselves (ECDS).
+    extensions: BTreeMap<&'a str, &'a Value>,
+    /// The scopes of connection managers whose routes are by scopes (SRDS), by the name of the whole.
+    pub(super) scopes: BTreeMap<&'a str, Vec<&'a Value>>,
     /// Empty if the dump was taken without `include_eds`.
     pub(super) endpoints: BTreeMap<&'a str, &'a Value>,
     /// Names of what Envoy was sent and refused, with its reason.
@@ -80,6 +85,20 @@ impl<'a> Proxy<'a> {
                 self.route_tables.insert(table.text("name"), table);
             }
         }
+        for entry in config.list("ecds_filters") {
+            let extension = entry.field("ecds_filter");
+            self.note_refusal("filter", extension.text("name"), entry);
+            if extension.field("typed_config").is_object() {
+                self.extensions.insert(extension.text("name"), extension.field("typed_config"));
+            }
+        }
+        for list in ["inline_scoped_route_configs", "dynamic_scoped_route_configs"] {
+            for entry in config.list(list) {
+                self.note_refusal("scopes", entry.text("name"), entry);
+                let scopes = self.scopes.entry(entry.text("name")).or_default();
+                scopes.extend(entry.list("scoped_route_configs"));
+            }
+        }
         for list in ["static_clusters", "dynamic_active_clusters"] {
             for entry in config.list(list) {
                 let cluster = entry.field("cluster");
@@ -100,6 +119,17 @@ impl<'a> Proxy<'a> {
         if !details.is_empty() {
             self.refused.push((format!("{kind} {name}"), details.to_owned()));
         }
+    }
+
+    /// What a filter of a chain or of a connection manager runs on: its own configuration, or the one that was discovered, or
+    /// until then its default. `None` where the dump does not have it.
+    pub(super) fn configuration(&self, filter: &'a Value) -> Option<&'a Value> {
+        let own = filter.field("typed_config");
+        if own.is_object() || !filter.field("config_discovery").is_object() {
+            return Some(own);
+        }
+        let default = filter.field("config_discovery.default_config");
+        self.extensions.get(filter.text("name")).copied().or_else(|| Some(default).filter(|config| config.is_object()))
     }
 
     /// The addresses of a cluster's hosts: `host:port` or a path. `None` where the dump does not say.
@@ -131,7 +161,11 @@ pub(super) struct Host<'a>(&'a Value);
 impl Host<'_> {
     /// `address:port`, or the path of a socket.
     pub(super) fn address(self) -> String {
-        let address = self.0.field("endpoint.address");
+        Self::address_of(self.0.field("endpoint.address"))
+    }
+
+    /// The same of an address by itself.
+    pub(super) fn address_of(address: &Value) -> String {
         match address.text("pipe.path") {
             "" => {
                 let socket = address.field("socket_address");

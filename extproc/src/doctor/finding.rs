@@ -53,6 +53,14 @@ pub struct Fix {
     pub envoy_gateway: &'static str,
 }
 
+/// `1 stream`, `2 streams`.
+pub(super) fn counted(count: impl Into<u64>, one: &str) -> String {
+    match count.into() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    }
+}
+
 /// Findings as they are gathered.
 #[derive(Debug, Default)]
 pub(super) struct Findings {

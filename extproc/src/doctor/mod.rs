@@ -8,13 +8,16 @@ mod dump;
 mod finding;
 mod gateway;
 mod json;
+mod matching;
 mod report;
+mod route;
 mod scene;
 mod summary;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use checks::run_time::Counters;
 use dump::Proxy;
 use finding::Findings;
 use gateway::gateways;
@@ -96,7 +99,8 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
     let scene = |gateway| Scene::of(proxy, gateway, &question.mark, question.max_body_bytes);
     let scenes: Vec<Scene<'_>> = gateways.iter().filter_map(scene).collect();
     let mut findings = Findings::default();
-    checks::run_time::envoy(proxy, &scenes, &mut findings);
+    checks::version::proxy(proxy, &scenes, &mut findings);
+    checks::attachment::unread(&evidence.unread, &mut findings);
     checks::attachment::proxy(proxy, &gateways, &scenes, &mut findings);
     for scene in &scenes {
         checks::attachment::gateway(scene, &mut findings);
@@ -108,11 +112,16 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
         if !evidence.sidecar.is_null() {
             checks::sidecar::gateway(scene, &evidence.sidecar, &mut findings);
         }
+        if !evidence.stats.is_null() {
+            let counters = Counters::of(&evidence.stats);
+            checks::run_time::gateway(scene, &counters, &mut findings);
+            checks::reach::envoy(scene, &evidence.clusters, &counters, &mut findings);
+            if !evidence.attached.is_null() {
+                checks::reach::sidecar(scene, &evidence.attached, &counters, &mut findings);
+            }
+        }
     }
-    if !evidence.stats.is_null() {
-        checks::run_time::counters(&evidence.stats, &scenes, &mut findings);
-    }
-    let version = checks::run_time::version(proxy);
+    let version = checks::version::of(proxy);
     Examination {
         proxy: proxy.name.clone(),
         envoy: version.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default(),

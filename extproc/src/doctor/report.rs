@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::finding::{Finding, Severity};
+use super::finding::{Finding, Severity, counted};
 use super::{Attachment, Examination};
 
 /// Draws it: where the sidecar is attached, then the findings, the worst first, then the sum.
@@ -15,18 +15,20 @@ pub fn draw(examination: &Examination) -> String {
     for attachment in attachments {
         draw_attachment(attachment, &mut drawn);
     }
-    for finding in findings {
-        draw_finding(finding, &mut drawn);
+    let mut rest: Vec<&Finding> = findings.iter().collect();
+    while let Some(first) = rest.first().copied() {
+        // What is mended in one go is told in one.
+        let (alike, others) = rest.iter().partition(|one| (one.severity, one.fix) == (first.severity, first.fix));
+        draw_findings(alike, first, &mut drawn);
+        rest = others;
     }
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let _ = writeln!(
-        drawn,
-        "\n{}: {} errors, {} warnings, {} notes",
-        if attachments.is_empty() { "not attached" } else { "attached" },
-        count(Severity::Error),
-        count(Severity::Warning),
-        count(Severity::Note),
-    );
+    let count = |severity, name| {
+        let count = findings.iter().filter(|finding| finding.severity == severity).count();
+        counted(count as u64, name)
+    };
+    let sum = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
+    let sum = sum.map(|(severity, name)| count(severity, name)).join(", ");
+    let _ = writeln!(drawn, "\n{}: {sum}", verdict(examination));
     drawn.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
@@ -37,24 +39,42 @@ fn draw_attachment(attachment: &Attachment, drawn: &mut String) {
     }
 }
 
+fn verdict(examination: &Examination) -> String {
+    let has = |id: &str| examination.findings.iter().any(|finding| finding.id == id);
+    let verdict = match examination.attachments.is_empty() {
+        true => "not attached",
+        false if has("sidecar-unreachable") || has("sidecar-never-answered") => "configured, and not attached",
+        false if has("no-traffic") => "attached by its configuration; no request has come yet",
+        false => "attached",
+    };
+    if has("incomplete") { format!("{verdict}, as far as could be read") } else { verdict.to_owned() }
+}
+
+fn draw_findings(alike: Vec<&Finding>, first: &Finding, drawn: &mut String) {
+    drawn.push('\n');
+    for finding in alike {
+        draw_finding(finding, drawn);
+    }
+    let _ = writeln!(drawn, "  Envoy:         {}", first.fix.envoy);
+    let _ = writeln!(drawn, "  Envoy Gateway: {}", first.fix.envoy_gateway);
+}
+
 fn draw_finding(finding: &Finding, drawn: &mut String) {
     /// Where a thing is wrong at a thousand routes, a few are enough to find it.
     const MAX_PLACES: usize = 3;
-    let Finding { id, severity, what, places, fix } = finding;
+    let Finding { id, severity, what, places, .. } = finding;
     let severity = match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
         Severity::Note => "note",
     };
-    let _ = writeln!(drawn, "\n{severity} {id}: {}", one_line(what));
+    let _ = writeln!(drawn, "{severity} {id}: {}", one_line(what));
     for place in places.iter().take(MAX_PLACES) {
         let _ = writeln!(drawn, "  at {}", one_line(place));
     }
     if places.len() > MAX_PLACES {
         let _ = writeln!(drawn, "  and {} more", places.len() - MAX_PLACES);
     }
-    let _ = writeln!(drawn, "  Envoy:         {}", fix.envoy);
-    let _ = writeln!(drawn, "  Envoy Gateway: {}", fix.envoy_gateway);
 }
 
 /// A name with a line break in it must not look like a line of ours, nor one of a megabyte fill the screen.

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::dump::Proxy;
-use super::gateway::{Filter, Gateway, Kind, Route};
+use super::gateway::{Filter, Gateway, Kind};
 use super::json::Json;
+use super::route::Route;
 
 /// What the checks look at.
 #[derive(Debug)]
@@ -22,6 +23,41 @@ pub(super) struct Scene<'a> {
     pub(super) routes: Vec<Route<'a>>,
     /// The largest body that the sidecar takes, in bytes.
     pub(super) body_cap: u64,
+}
+
+/// How much Envoy holds of a body that came over a version of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// ` over HTTP/2`; empty for all versions.
+    pub(super) over: &'static str,
+    pub(super) bytes: u64,
+}
+
+/// What becomes of a request that the sidecar has not dealt with.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fate {
+    /// Envoy answers it with this status.
+    Answered(u64),
+    /// It goes to these clusters.
+    LetThrough(String),
+}
+
+impl Fate {
+    /// What it does, after `the request`.
+    pub(super) fn of_one(&self) -> String {
+        match self {
+            Self::Answered(status) => format!("gets {status}"),
+            Self::LetThrough(clusters) => format!("goes to {clusters} without a key, a limit or a count"),
+        }
+    }
+
+    /// What they do, after `requests`.
+    pub(super) fn of_many(&self) -> String {
+        match self {
+            Self::Answered(status) => format!("get {status}"),
+            Self::LetThrough(clusters) => format!("go to {clusters} without a key, a limit or a count"),
+        }
+    }
 }
 
 /// How Envoy sends bodies.
@@ -110,6 +146,61 @@ impl<'a> Scene<'a> {
         const ENVOYS_DEFAULT: Duration = Duration::from_secs(300);
         let of_route = route.route.duration("route.idle_timeout");
         of_route.or_else(|| self.gateway.manager.duration("stream_idle_timeout")).unwrap_or(ENVOYS_DEFAULT)
+    }
+
+    /// How much of a body Envoy holds of a request that comes in here, by the version of HTTP. Measured on Envoy 1.40: of HTTP/1.1
+    /// the larger of the connection's and the request's limit, and a little more; of HTTP/2 the larger of the stream's window and
+    /// the request's limit, and neither the connection's limit nor its window matters.
+    pub(super) fn holds(&self, route: &Route<'a>) -> Vec<Hold> {
+        const CONNECTION_DEFAULT: u64 = 1024 * 1024;
+        // Of Envoy 1.40; older ones have 256 MiB.
+        const WINDOW_DEFAULT: u64 = 16 * 1024 * 1024;
+        let connection = self.gateway.listener.number("per_connection_buffer_limit_bytes");
+        let window = self.gateway.manager.number("http2_protocol_options.initial_stream_window_size");
+        let of_request = route.request_limit().unwrap_or(0);
+        let http1 = connection.unwrap_or(CONNECTION_DEFAULT).max(of_request);
+        let http2 = window.unwrap_or(WINDOW_DEFAULT).max(of_request);
+        match self.gateway.manager.text("codec_type") {
+            "HTTP1" => vec![Hold { over: "", bytes: http1 }],
+            "HTTP2" => vec![Hold { over: "", bytes: http2 }],
+            // Not measured.
+            "HTTP3" => Vec::new(),
+            _ if http1 == http2 => vec![Hold { over: "", bytes: http1 }],
+            _ => vec![Hold { over: " over HTTP/1.1", bytes: http1 }, Hold { over: " over HTTP/2", bytes: http2 }],
+        }
+    }
+
+    /// After which time a request whose body does not go on is given up, and what becomes of it then.
+    pub(super) fn stalled(&self, route: &Route<'a>) -> (Duration, Fate) {
+        let (idle, timeout) = (self.idle_timeout(route), self.message_timeout());
+        if !idle.is_zero() && idle <= timeout {
+            return (idle, Fate::Answered(408));
+        }
+        (timeout, self.unanswered(route))
+    }
+
+    /// What becomes of a request to whose messages the sidecar does not answer in time.
+    pub(super) fn unanswered(&self, route: &Route<'a>) -> Fate {
+        match self.fails_open(Some(route)) {
+            true => self.unprocessed(route),
+            false => Fate::Answered(504),
+        }
+    }
+
+    /// What becomes of a request whose stream to the sidecar fails.
+    pub(super) fn failed(&self, route: &Route<'a>) -> Fate {
+        const ENVOYS_DEFAULT: u64 = 500;
+        match self.fails_open(Some(route)) {
+            true => self.unprocessed(route),
+            false => Fate::Answered(self.processor.number("status_on_error.code").unwrap_or(ENVOYS_DEFAULT)),
+        }
+    }
+
+    fn unprocessed(&self, route: &Route<'a>) -> Fate {
+        if !self.is_dead_end(route) {
+            return Fate::LetThrough(route.clusters().join(", "));
+        }
+        Fate::Answered(route.route.number("direct_response.status").unwrap_or(503))
     }
 
     /// Whether a request that comes to this route without the sidecar's word is answered by Envoy itself.

@@ -1,5 +1,7 @@
 //! One attachment in figures: the settings that decide what gets through, for people and for programs.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::checks::limits::shown_bytes;
@@ -31,9 +33,11 @@ pub struct Attachment {
     pub response_body: String,
     /// How long Envoy waits for the sidecar to answer a message, in milliseconds.
     pub message_timeout_ms: u64,
-    /// Whether requests and answers go on without the sidecar.
+    /// Whether a stream that fails is none of the client's business (`failure_mode_allow`).
     pub failure_mode_allow: bool,
-    /// The least that Envoy holds of a body, over the ways in, in bytes.
+    /// What becomes of requests and of answers under way when the sidecar goes, in words.
+    pub without_sidecar: String,
+    /// The least that Envoy holds of a body, over the ways in and the versions of HTTP, in bytes.
     pub buffer_limit_bytes: Option<u64>,
     /// The shortest time after which a silent answer is cut, over the targets, in seconds; 0 is never.
     pub idle_timeout_s: Option<u64>,
@@ -43,7 +47,7 @@ pub struct Attachment {
 
 impl Attachment {
     pub(super) fn of(scene: &Scene<'_>) -> Self {
-        let limits = scene.entries().map(|route| route.buffer_limit(scene.gateway.listener));
+        let limits = scene.entries().flat_map(|route| scene.holds(route)).map(|hold| hold.bytes);
         let idle = scene.targets().map(|route| scene.idle_timeout(route).as_secs());
         let cluster = scene.proxy.clusters.get(scene.sidecar_cluster());
         let thresholds = cluster.map_or(&[][..], |cluster| cluster.list("circuit_breakers.thresholds"));
@@ -61,6 +65,7 @@ impl Attachment {
             response_body: shown(scene.response_body(None)),
             message_timeout_ms: u64::try_from(scene.message_timeout().as_millis()).unwrap_or(u64::MAX),
             failure_mode_allow: scene.fails_open(None),
+            without_sidecar: without_sidecar(scene),
             buffer_limit_bytes: limits.min(),
             idle_timeout_s: idle.min_by_key(|seconds| if *seconds == 0 { u64::MAX } else { *seconds }),
             sidecar_max_requests: ordinary.and_then(|threshold| threshold.number("max_requests")).unwrap_or(1024),
@@ -78,12 +83,20 @@ impl Attachment {
             ("targets", format!("{} routes", self.targets)),
             ("bodies", format!("requests {}, answers {}", self.request_body, self.response_body)),
             ("message timeout", format!("{} ms", self.message_timeout_ms)),
-            ("without sidecar", if self.failure_mode_allow { "goes on" } else { "fails" }.to_owned()),
+            ("without sidecar", self.without_sidecar.clone()),
             ("body buffer", or_none(self.buffer_limit_bytes.map(shown_bytes))),
             ("silence", or_none(self.idle_timeout_s.map(|seconds| format!("{seconds} s")))),
             ("streams", format!("at most {} at a time", self.sidecar_max_requests)),
         ]
     }
+}
+
+fn without_sidecar(scene: &Scene<'_>) -> String {
+    let fates: BTreeSet<_> = scene.entries().map(|route| scene.failed(route)).collect();
+    let requests = fates.iter().map(|fate| format!("requests {}", fate.of_many()));
+    let answers =
+        if scene.fails_open(None) { "answers under way go on, uncounted" } else { "answers under way are cut" };
+    requests.chain([answers.to_owned()]).collect::<Vec<_>>().join("; ")
 }
 
 fn shown(mode: BodyMode<'_>) -> String {

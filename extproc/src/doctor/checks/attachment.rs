@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use crate::doctor::dump::Proxy;
 use crate::doctor::finding::{Findings, Rule, Severity};
-use crate::doctor::gateway::{Gateway, Kind, Route, Table};
+use crate::doctor::gateway::{Gateway, Kind};
 use crate::doctor::json::Json;
-use crate::doctor::scene::{BodyMode, Scene};
+use crate::doctor::route::Route;
+use crate::doctor::scene::{BodyMode, Fate, Scene};
 
 pub(in crate::doctor) static RULES: [&Rule; 12] = [
     &NOT_ATTACHED,
     &REFUSED,
-    &ROUTES_MISSING,
+    &INCOMPLETE,
     &NEVER_RUNS,
     &BYPASS,
     &FAILS_OPEN,
@@ -36,10 +37,11 @@ static REFUSED: Rule = Rule {
     envoy: "mend what Envoy names; until then it runs on what it had before",
     envoy_gateway: "look at the status of the object that was changed last and at the log of Envoy Gateway",
 };
-static ROUTES_MISSING: Rule = Rule {
-    id: "routes-unknown",
-    severity: Severity::Warning,
-    envoy: "take the whole dump: /config_dump?include_eds, without a mask or a name",
+static INCOMPLETE: Rule = Rule {
+    id: "incomplete",
+    severity: Severity::Error,
+    envoy: "take the whole dump, /config_dump?include_eds without a mask or a name, when Envoy has all of its configuration; what \
+        cannot be read then is to be examined by hand",
     envoy_gateway: "take the whole dump: egctl config envoy-proxy all",
 };
 static NEVER_RUNS: Rule = Rule {
@@ -103,6 +105,16 @@ static PASSES_BY: Rule = Rule {
     envoy_gateway: "nothing, if these HTTPRoutes serve something else than models",
 };
 
+/// What is said of what cannot be.
+const UNKNOWN: &str = "the verdict is without what could not be read";
+
+/// Pages that were asked for and did not come.
+pub(in crate::doctor) fn unread(pages: &[String], findings: &mut Findings) {
+    for page in pages {
+        findings.add(&INCOMPLETE, "", format!("{UNKNOWN}: {page}"));
+    }
+}
+
 /// What holds for the proxy as a whole.
 pub(in crate::doctor) fn proxy(
     proxy: &Proxy<'_>,
@@ -113,9 +125,14 @@ pub(in crate::doctor) fn proxy(
     for (place, details) in &proxy.refused {
         findings.add(&REFUSED, place, format!("Envoy refused the last update: {details}"));
     }
+    for (part, is_missing) in [("no listener", proxy.listeners.is_empty()), ("no cluster", proxy.clusters.is_empty())] {
+        if is_missing {
+            findings.add(&INCOMPLETE, "", format!("{UNKNOWN}: the dump has {part}"));
+        }
+    }
     for gateway in gateways {
-        if let Table::Missing(name) = gateway.table {
-            findings.add(&ROUTES_MISSING, &gateway.place, format!("its routes, {name}, are not in the dump"));
+        for unread in &gateway.unread {
+            findings.add(&INCOMPLETE, &gateway.place, format!("{UNKNOWN}: {unread}"));
         }
     }
     if scenes.is_empty() {
@@ -143,7 +160,11 @@ pub(in crate::doctor) fn proxy(
 pub(in crate::doctor) fn gateway(scene: &Scene<'_>, findings: &mut Findings) {
     order(scene, findings);
     let place = &scene.gateway.place;
-    if !matches!(scene.gateway.table, Table::Known(_)) {
+    let cluster = scene.sidecar_cluster();
+    if scene.proxy.clusters.contains_key(cluster) && scene.proxy.hosts(cluster).is_none() {
+        findings.add(&INCOMPLETE, &format!("cluster {cluster}"), format!("{UNKNOWN}: its endpoints (include_eds)"));
+    }
+    if !scene.gateway.has_routes() {
         return;
     }
     if scene.entries().next().is_none() && (scene.ext_proc.is_disabled || scene.ways_in().next().is_some()) {
@@ -173,7 +194,18 @@ fn entry(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {
     }
     let clusters = route.clusters().join(", ");
     if scene.fails_open(Some(route)) {
-        let what = format!("while the sidecar does not answer, requests go to {clusters} unseen (failure_mode_allow)");
+        let mut what = format!(
+            "while the sidecar does not answer, requests go to {clusters} without a key, a limit or a count (failure_mode_allow)"
+        );
+        // With BUFFERED bodies no message waits for the client.
+        if scene.request_body(Some(route)) == BodyMode::Streamed
+            && let (after, Fate::LetThrough(_)) = scene.stalled(route)
+        {
+            what.push_str(&format!(
+                "; and any client can have its request let through so, by pausing the upload for {} s (message_timeout)",
+                after.as_secs_f64()
+            ));
+        }
         findings.add(&FAILS_OPEN, &scene.at(route), what);
     } else {
         let what = format!(

@@ -6,7 +6,6 @@ use attache_proto::headers::DESTINATION_ENDPOINT;
 use serde_json::Value;
 
 use crate::doctor::finding::{Findings, Rule, Severity};
-use crate::doctor::gateway::Named;
 use crate::doctor::json::{Json, within};
 use crate::doctor::scene::Scene;
 
@@ -189,11 +188,8 @@ fn follows_choice(cluster: &Value) -> bool {
 
 /// Whether its replicas are clusters of their own, which the sidecar names in `cluster` mode.
 fn has_routes_of_replicas(scene: &Scene<'_>, cluster: &str) -> bool {
-    let replica = format!("{cluster}/");
-    scene.targets().filter_map(|route| route.named_cluster()).any(|named| match named {
-        Named::Exactly(name) => name.starts_with(&replica),
-        Named::ByPrefix(prefix) => prefix.starts_with(&replica),
-    })
+    let replicas = format!("{cluster}/");
+    scene.targets().any(|route| route.is_for_names_under(&replicas))
 }
 
 fn protocol_options(cluster: &Value) -> &Value {

@@ -3,24 +3,31 @@
 use std::time::Duration;
 
 use crate::doctor::finding::{Findings, Rule, Severity};
-use crate::doctor::gateway::Route;
 use crate::doctor::json::Json;
-use crate::doctor::scene::{BodyMode, Scene};
+use crate::doctor::route::Route;
+use crate::doctor::scene::{BodyMode, Hold, Scene};
 
 pub(in crate::doctor) static RULES: [&Rule; 7] =
     [&SMALL_BUFFER, &BUFFER_BELOW_CAP, &SHORT_TIMEOUT, &MODEST_TIMEOUT, &IDLE_TIMEOUT, &RETRIES, &NO_RETRIES];
 
+/// What is above the sidecar's cap by default.
+const LARGER_BUFFER: &str = "set request_body_buffer_limit of the virtual host above the sidecar's --max-body (16842752 for 16MiB); \
+    for a way in with a direct_response, to which Envoy does not apply it, per_connection_buffer_limit_bytes of the listener \
+    (HTTP/1.1) and http2_protocol_options.initial_stream_window_size (HTTP/2)";
+const LARGER_BUFFER_OF_GATEWAY: &str = "set ClientTrafficPolicy spec.connection.bufferLimit (HTTP/1.1) and \
+    spec.http2.initialStreamWindowSize (HTTP/2) above the sidecar's --max-body (16448Ki for 16MiB)";
+
 static SMALL_BUFFER: Rule = Rule {
     id: "buffer-too-small",
     severity: Severity::Error,
-    envoy: "set request_body_buffer_limit of the virtual host above the sidecar's --max-body (16842752 for 16MiB)",
-    envoy_gateway: "set ClientTrafficPolicy spec.connection.bufferLimit above the sidecar's --max-body (17Mi for 16MiB)",
+    envoy: LARGER_BUFFER,
+    envoy_gateway: LARGER_BUFFER_OF_GATEWAY,
 };
 static BUFFER_BELOW_CAP: Rule = Rule {
     id: "buffer-below-cap",
     severity: Severity::Warning,
-    envoy: "set request_body_buffer_limit of the virtual host above the sidecar's --max-body, or that below the limit",
-    envoy_gateway: "set ClientTrafficPolicy spec.connection.bufferLimit above the sidecar's --max-body, or that below the limit",
+    envoy: LARGER_BUFFER,
+    envoy_gateway: LARGER_BUFFER_OF_GATEWAY,
 };
 static SHORT_TIMEOUT: Rule = Rule {
     id: "answers-time-out",
@@ -75,18 +82,32 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, findings: &mut Findings) {
 }
 
 fn buffer(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {
-    let (limit, cap) = (route.buffer_limit(scene.gateway.listener), scene.body_cap);
-    let fate = match scene.request_body(Some(route)) {
-        BodyMode::Buffered if limit >= cap => return,
-        BodyMode::Buffered => "are refused by Envoy with 413",
-        // The chunk that goes over the cap must still come through, or nobody could refuse it.
-        _ if limit > cap => return,
-        _ => "stall until a timeout",
+    let cap = scene.body_cap;
+    let is_buffered = match scene.request_body(Some(route)) {
+        BodyMode::Buffered => true,
+        BodyMode::Streamed => false,
+        // Not served at all.
+        BodyMode::None | BodyMode::Other(_) => return,
     };
-    let what =
-        format!("bodies above {} {fate}, though the sidecar takes up to {}", shown_bytes(limit), shown_bytes(cap));
-    let rule = if limit < ORDINARY_BODY_BYTES { &SMALL_BUFFER } else { &BUFFER_BELOW_CAP };
-    findings.add(rule, &scene.at(route), what);
+    for Hold { over, bytes } in scene.holds(route) {
+        // Of a streamed body the chunk that goes over the cap must still come through, or nobody could refuse it.
+        if bytes > cap || (is_buffered && bytes == cap) {
+            continue;
+        }
+        let mut what = format!("bodies of more than about {}{over} ", shown_bytes(bytes));
+        if is_buffered {
+            what.push_str("are refused by Envoy with 413");
+        } else {
+            let (after, fate) = scene.stalled(route);
+            what.push_str(&format!("stall; after {} s the request {}", after.as_secs_f64(), fate.of_one()));
+        }
+        what.push_str(&match bytes < cap {
+            true => format!("; the sidecar takes up to {}", shown_bytes(cap)),
+            false => "; the sidecar would refuse them with 413".to_owned(),
+        });
+        let rule = if bytes < ORDINARY_BODY_BYTES { &SMALL_BUFFER } else { &BUFFER_BELOW_CAP };
+        findings.add(rule, &scene.at(route), what);
+    }
 }
 
 fn timeouts(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {

@@ -5,15 +5,17 @@ pub(super) mod clusters;
 pub(super) mod headers;
 pub(super) mod limits;
 pub(super) mod processing;
+pub(super) mod reach;
 pub(super) mod run_time;
 pub(super) mod sidecar;
+pub(super) mod version;
 pub(super) mod wasm;
 
 use super::finding::Rule;
 
 /// Every rule there is, subject by subject.
 pub(super) fn rules() -> impl Iterator<Item = &'static Rule> {
-    let subjects: [&'static [&'static Rule]; 8] = [
+    let subjects: [&'static [&'static Rule]; 10] = [
         &attachment::RULES,
         &headers::RULES,
         &processing::RULES,
@@ -21,6 +23,8 @@ pub(super) fn rules() -> impl Iterator<Item = &'static Rule> {
         &clusters::RULES,
         &wasm::RULES,
         &sidecar::RULES,
+        &version::RULES,
+        &reach::RULES,
         &run_time::RULES,
     ];
     subjects.into_iter().flatten().copied()

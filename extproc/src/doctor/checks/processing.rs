@@ -6,8 +6,8 @@ use attache_proto::headers::COST_METADATA_NAMESPACE;
 use serde_json::Value;
 
 use crate::doctor::finding::{Findings, Rule, Severity};
-use crate::doctor::gateway::Route;
 use crate::doctor::json::Json;
+use crate::doctor::route::Route;
 use crate::doctor::scene::{BodyMode, Scene};
 
 pub(in crate::doctor) static RULES: [&Rule; 16] = [
@@ -98,8 +98,8 @@ static CUT_ANSWERS: Rule = Rule {
 static MESSAGE_TIMEOUT: Rule = Rule {
     id: "message-timeout",
     severity: Severity::Warning,
-    envoy: "set message_timeout: 10s; the sidecar bounds its own work",
-    envoy_gateway: "set EnvoyExtensionPolicy spec.extProc[].messageTimeout: 10s",
+    envoy: "set message_timeout above the idle_timeout of the way in, as `attache render static` does; the sidecar bounds its own work",
+    envoy_gateway: "set EnvoyExtensionPolicy spec.extProc[].messageTimeout as `attache render envoy-gateway` does",
 };
 static LENGTH_REMOVED: Rule = Rule {
     id: "content-length-removed",
@@ -238,21 +238,23 @@ fn powers(scene: &Scene<'_>, findings: &mut Findings) {
 }
 
 fn times(scene: &Scene<'_>, findings: &mut Findings) {
-    let (place, timeout) = (&scene.gateway.place, scene.message_timeout());
-    let millis = timeout.as_millis();
-    match scene.request_body(None) {
-        // It counts from one message to its answer, and the headers are answered when the body is complete.
-        BodyMode::Streamed if timeout < LEAST_FOR_UPLOADS => {
-            let what = format!("a client whose upload pauses for {millis} ms gets 504 (message_timeout)");
-            findings.add(&MESSAGE_TIMEOUT, place, what);
-        }
-        BodyMode::Buffered if timeout < LEAST_FOR_OURSELVES => {
-            let what =
-                format!("a request that waits {millis} ms for Redis or for a busy sidecar gets 504 (message_timeout)");
-            findings.add(&MESSAGE_TIMEOUT, place, what);
-        }
-        _ => {}
+    let timeout = scene.message_timeout();
+    for route in scene.entries() {
+        let what = match scene.request_body(Some(route)) {
+            // It counts from one message to its answer, and the headers are answered when the body is complete.
+            BodyMode::Streamed if timeout < LEAST_FOR_UPLOADS => {
+                let (after, fate) = scene.stalled(route);
+                format!("a client whose upload pauses for {} ms {}", after.as_millis(), fate.of_one())
+            }
+            BodyMode::Buffered if timeout < LEAST_FOR_OURSELVES => {
+                let fate = scene.unanswered(route).of_one();
+                format!("a request that waits {} ms for Redis or for a busy sidecar {fate}", timeout.as_millis())
+            }
+            _ => continue,
+        };
+        findings.add(&MESSAGE_TIMEOUT, &scene.at(route), what + " (message_timeout)");
     }
+    let place = &scene.gateway.place;
     if scene.request_body(None) == BodyMode::Streamed && !scene.processor.is_true("allow_content_length_header") {
         let what = "Envoy takes content-length off requests: model servers get chunks, which some do not read";
         findings.add(&LENGTH_REMOVED, place, what);

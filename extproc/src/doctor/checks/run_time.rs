@@ -1,44 +1,50 @@
-//! What Envoy's version and its counters say.
+//! What Envoy's counters say of its streams to the sidecar, since it started or since somebody set them back.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::doctor::dump::Proxy;
-use crate::doctor::finding::{Findings, Rule, Severity};
+use crate::doctor::finding::{Findings, Rule, Severity, counted};
 use crate::doctor::json::Json;
-use crate::doctor::scene::{BodyMode, Scene};
+use crate::doctor::scene::{BodyMode, Fate, Scene};
 
-pub(in crate::doctor) static RULES: [&Rule; 6] = [&TOO_OLD, &OLD, &WAS_OPEN, &TIMED_OUT, &OVERFLOWED, &NO_TRAFFIC];
+pub(in crate::doctor) static RULES: [&Rule; 6] =
+    [&WAS_OPEN, &HAS_FAILED, &TIMED_OUT, &OVERFLOWED, &NEVER_ASKED, &NO_TRAFFIC];
 
-static TOO_OLD: Rule = Rule {
-    id: "envoy-too-old",
-    severity: Severity::Error,
-    envoy: "use Envoy 1.38 or later",
-    envoy_gateway: "use Envoy Gateway 1.8 or later",
-};
-static OLD: Rule = Rule {
-    id: "envoy-old",
-    severity: Severity::Warning,
-    envoy: "use Envoy 1.38 or later: the rendered bootstrap was measured on 1.40",
-    envoy_gateway: "use Envoy Gateway 1.8 or later",
-};
 static WAS_OPEN: Rule = Rule {
     id: "has-failed-open",
-    severity: Severity::Warning,
-    envoy: "look why the sidecar did not answer: its log, its restarts, message_timeout; alert on ext_proc.failure_mode_allowed",
-    envoy_gateway: "look why the sidecar did not answer: its pods, their restarts, messageTimeout; alert on \
-        envoy_http_ext_proc_failure_mode_allowed",
+    severity: Severity::Error,
+    envoy: "look why: the sidecar's log and restarts, whether it is where its cluster says. Then set the counters back (curl -X POST \
+        ENVOY-ADMIN/reset_counters), and alert on ext_proc.failure_mode_allowed",
+    envoy_gateway: "look why: the sidecar's pods, their log and restarts. Then set the counters back (curl -X POST \
+        localhost:19000/reset_counters in the pod), and alert on envoy_http_ext_proc_failure_mode_allowed",
+};
+static HAS_FAILED: Rule = Rule {
+    id: "has-failed",
+    severity: Severity::Error,
+    envoy: "look why: the sidecar's log and restarts, whether it is where its cluster says. Then set the counters back (curl -X POST \
+        ENVOY-ADMIN/reset_counters), and alert on ext_proc.streams_failed",
+    envoy_gateway: "look why: the sidecar's pods, their log and restarts. Then set the counters back (curl -X POST \
+        localhost:19000/reset_counters in the pod), and alert on envoy_http_ext_proc_streams_failed",
 };
 static TIMED_OUT: Rule = Rule {
     id: "has-timed-out",
     severity: Severity::Warning,
-    envoy: "look at the sidecar's CPU, at Redis (attache_store_*), and at clients that upload slowly",
-    envoy_gateway: "look at the sidecar's CPU limit, at Redis (attache_store_*), and at clients that upload slowly",
+    envoy: "look at the sidecar's CPU and at Redis (attache_store_*). That clients are not taken for a slow sidecar, have \
+        message_timeout above the way in's idle_timeout, and the buffers above --max-body",
+    envoy_gateway: "look at the sidecar's CPU limit and at Redis (attache_store_*)",
 };
 static OVERFLOWED: Rule = Rule {
     id: "has-overflowed",
     severity: Severity::Error,
     envoy: "raise the circuit breakers of the sidecar's cluster",
     envoy_gateway: "raise EnvoyExtensionPolicy spec.extProc[].backendSettings.circuitBreaker",
+};
+static NEVER_ASKED: Rule = Rule {
+    id: "never-asked",
+    severity: Severity::Warning,
+    envoy: "nothing, if these requests were for something else than models; otherwise look which route they took",
+    envoy_gateway: "nothing, if these requests were for something else than models; otherwise look which HTTPRoute they took",
 };
 static NO_TRAFFIC: Rule = Rule {
     id: "no-traffic",
@@ -47,68 +53,103 @@ static NO_TRAFFIC: Rule = Rule {
     envoy_gateway: "send a request and look again; a stream must be counted in ext_proc.streams_started",
 };
 
-/// Without `protocol_config`, which came with it, the sidecar cannot know how bodies come.
-const OLDEST: (u64, u64) = (1, 33);
-/// From which on `request_body_buffer_limit` and the no-wait flag are as we render them.
-const OLDEST_RENDERED: (u64, u64) = (1, 38);
+/// What `/stats?format=json` says, by name.
+#[derive(Debug)]
+pub(in crate::doctor) struct Counters<'a>(BTreeMap<&'a str, u64>);
 
-/// The version, as `(1, 40)`.
-pub(in crate::doctor) fn version(proxy: &Proxy<'_>) -> Option<(u64, u64)> {
-    let version = proxy.node?.field("user_agent_build_version.version");
-    // Zero is left out.
-    Some((version.number("major_number")?, version.number("minor_number").unwrap_or(0)))
-}
-
-pub(in crate::doctor) fn envoy(proxy: &Proxy<'_>, scenes: &[Scene<'_>], findings: &mut Findings) {
-    let Some(version) = version(proxy) else { return };
-    let (major, minor) = version;
-    let is_streamed = scenes.iter().any(|scene| scene.request_body(None) == BodyMode::Streamed);
-    if version < OLDEST {
-        let what = format!("Envoy {major}.{minor} does not tell the sidecar how it sends bodies, so nothing is served");
-        findings.add(&TOO_OLD, "", what);
-    } else if version < OLDEST_RENDERED && is_streamed {
-        findings.add(&OLD, "", format!("Envoy {major}.{minor} is older than what the static profile needs"));
-    }
-}
-
-/// `stats` is what `/stats?format=json` says.
-pub(in crate::doctor) fn counters(stats: &Value, scenes: &[Scene<'_>], findings: &mut Findings) {
-    let total = |is_meant: &dyn Fn(&str) -> bool| -> u64 {
+impl<'a> Counters<'a> {
+    pub(in crate::doctor) fn of(stats: &'a Value) -> Self {
         let stats = stats.list("stats").iter();
-        stats.filter(|stat| is_meant(stat.text("name"))).filter_map(|stat| stat.number("value")).sum()
-    };
-    let of_filter = |counter: &str| {
-        let suffix = format!(".{counter}");
-        total(&|name| name.contains(".ext_proc.") && name.ends_with(&suffix))
-    };
-    if scenes.is_empty() {
-        return;
+        Self(stats.filter_map(|stat| Some((stat.text("name"), stat.number("value")?))).collect())
     }
-    if of_filter("streams_started") == 0 {
-        findings.add(&NO_TRAFFIC, "", "no request has come to the sidecar since this Envoy started");
+
+    fn named(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
     }
-    let allowed = of_filter("failure_mode_allowed");
-    if allowed > 0 {
-        let what =
-            format!("{allowed} streams went on without the sidecar since this Envoy started (failure_mode_allowed)");
-        findings.add(&WAS_OPEN, "", what);
+
+    /// Of the connection manager.
+    fn of_gateway(&self, scene: &Scene<'_>, counter: &str) -> u64 {
+        self.named(&format!("http.{}.{counter}", scene.gateway.manager.text("stat_prefix")))
     }
-    let timeouts = of_filter("message_timeouts");
-    if timeouts > 0 {
-        findings.add(
-            &TIMED_OUT,
-            "",
-            format!("the sidecar did not answer {timeouts} messages in time (message_timeouts)"),
-        );
-    }
-    for scene in scenes {
-        let cluster = scene.sidecar_cluster();
-        let names =
-            ["upstream_rq_pending_overflow", "upstream_cx_overflow"].map(|name| format!("cluster.{cluster}.{name}"));
-        let overflows = total(&|name| names.iter().any(|known| known == name));
-        if overflows > 0 {
-            let what = format!("a circuit breaker kept {overflows} streams from the sidecar since this Envoy started");
-            findings.add(&OVERFLOWED, &format!("cluster {cluster}"), what);
+
+    /// Of the sidecar's filter.
+    pub(in crate::doctor) fn of_filter(&self, scene: &Scene<'_>, counter: &str) -> u64 {
+        match scene.processor.text("stat_prefix") {
+            "" => self.of_gateway(scene, &format!("ext_proc.{counter}")),
+            prefix => self.of_gateway(scene, &format!("ext_proc.{prefix}.{counter}")),
         }
     }
+}
+
+pub(in crate::doctor) fn gateway(scene: &Scene<'_>, counters: &Counters<'_>, findings: &mut Findings) {
+    let place = &scene.gateway.place;
+    if counters.of_filter(scene, "streams_started") == 0 {
+        let served = counters.of_gateway(scene, "downstream_rq_2xx");
+        if served > 0 {
+            let what = format!("{} succeeded here, and none came to the sidecar", counted(served, "request"));
+            findings.add(&NEVER_ASKED, place, what);
+        } else {
+            findings.add(&NO_TRAFFIC, place, "no request has come to the sidecar since this Envoy started");
+        }
+    }
+    failures(scene, counters, findings);
+    let cluster = scene.sidecar_cluster();
+    let names = ["upstream_rq_pending_overflow", "upstream_cx_overflow"];
+    let overflows: u64 = names.iter().map(|name| counters.named(&format!("cluster.{cluster}.{name}"))).sum();
+    if overflows > 0 {
+        let what = format!(
+            "a circuit breaker kept {} from the sidecar since this Envoy started",
+            counted(overflows, "stream")
+        );
+        findings.add(&OVERFLOWED, &format!("cluster {cluster}"), what);
+    }
+}
+
+/// Measured on Envoy 1.40: a stream that cannot be opened or ends with an error counts as `streams_failed`; a message that is not
+/// answered in time as `message_timeouts`, whoever made it wait. Either counts as `failure_mode_allowed` besides, where that is set.
+fn failures(scene: &Scene<'_>, counters: &Counters<'_>, findings: &mut Findings) {
+    let place = &scene.gateway.place;
+    let allowed = counters.of_filter(scene, "failure_mode_allowed");
+    let timeouts = counters.of_filter(scene, "message_timeouts");
+    let open = scene.entries().map(|route| scene.unanswered(route)).find(|fate| matches!(fate, Fate::LetThrough(_)));
+    let failed = counters.of_filter(scene, "streams_failed").max(allowed.saturating_sub(timeouts));
+    let streams = counted(failed, "stream");
+    if failed > 0 && allowed > 0 {
+        let fates: Vec<_> = scene.entries().map(|route| scene.failed(route).of_many()).take(1).collect();
+        let what = format!(
+            "{streams} failed since this Envoy started, and went on without the sidecar (streams_failed, \
+             failure_mode_allowed): requests {}, answers go on uncounted",
+            fates.concat()
+        );
+        findings.add(&WAS_OPEN, place, what);
+    } else if failed > 0 {
+        let what = format!(
+            "{streams} to the sidecar failed since this Envoy started (streams_failed), and their requests with them"
+        );
+        findings.add(&HAS_FAILED, place, what);
+    }
+    if timeouts == 0 {
+        return;
+    }
+    let messages = counted(timeouts, "message");
+    if let (Some(fate), true) = (&open, allowed > 0) {
+        let what = format!(
+            "{messages} had no answer in time since this Envoy started (message_timeouts); such a request {}",
+            fate.of_one()
+        );
+        findings.add(&WAS_OPEN, place, what);
+    }
+    let waits_for_clients = scene.entries().any(|route| {
+        let is_idle_first = matches!(scene.stalled(route), (_, Fate::Answered(408)));
+        scene.request_body(Some(route)) == BodyMode::Streamed && !is_idle_first
+    });
+    let whose = match waits_for_clients {
+        true => {
+            "by a client that paused its upload, by a body above Envoy's buffer, or by a slow sidecar: Envoy's counters \
+             do not tell which"
+        }
+        false => "by a slow sidecar: no pause of a client ends so here",
+    };
+    let what = format!("{messages} had no answer in time since this Envoy started (message_timeouts), held up {whose}");
+    findings.add(&TIMED_OUT, place, what);
 }

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use crate::doctor::finding::{Findings, Rule, Severity};
-use crate::doctor::gateway::Named;
 use crate::doctor::json::Json;
 use crate::doctor::scene::Scene;
 
@@ -25,31 +24,20 @@ static UNUSED_ROUTE: Rule = Rule {
 /// `config` is what the sidecar's admin page `/config` says.
 pub(in crate::doctor) fn gateway(scene: &Scene<'_>, config: &Value, findings: &mut Findings) {
     let clusters: Vec<&str> = config.list("backends").iter().map(|backend| backend.text("cluster")).collect();
-    if scene.targets().any(|route| route.named_cluster().is_none()) {
+    let leads = |cluster: &str| {
+        let mut targets = scene.targets().filter(|route| route.takes(cluster));
         // A cluster_header takes whatever the sidecar says.
-        for cluster in clusters.iter().filter(|cluster| !scene.proxy.clusters.contains_key(*cluster)) {
-            missing(cluster, findings);
-        }
-        return;
+        targets.any(|route| route.cluster_header().is_empty() || scene.proxy.clusters.contains_key(cluster))
+    };
+    for cluster in clusters.iter().filter(|cluster| !leads(cluster)) {
+        let what = "the sidecar may choose it, and Envoy has no route to it: such requests get 503";
+        findings.add(&UNKNOWN_TARGET, &format!("backend {cluster}"), what);
     }
-    let named: Vec<_> = scene.targets().filter_map(|route| Some((route, route.named_cluster()?))).collect();
-    for cluster in &clusters {
-        if !named.iter().any(|(_, named)| named.takes(cluster)) {
-            missing(cluster, findings);
-        }
-    }
-    for (route, named) in &named {
-        let replica_of = |cluster: &&str| match named {
-            Named::Exactly(name) => name.starts_with(&format!("{cluster}/")),
-            Named::ByPrefix(prefix) => prefix.starts_with(*cluster),
-        };
-        if !clusters.iter().any(|cluster| named.takes(cluster) || replica_of(cluster)) {
+    for route in scene.targets().filter(|route| route.reads_choice()) {
+        // A replica's own cluster is named after its backend's.
+        let is_of_replica = |cluster: &&str| route.is_for_names_under(&format!("{cluster}/"));
+        if !clusters.iter().any(|cluster| route.takes(cluster) || is_of_replica(cluster)) {
             findings.add(&UNUSED_ROUTE, &scene.at(route), "the sidecar knows no backend that leads here");
         }
     }
-}
-
-fn missing(cluster: &str, findings: &mut Findings) {
-    let what = "the sidecar may choose it, and Envoy has no route to it: such requests get 503";
-    findings.add(&UNKNOWN_TARGET, &format!("backend {cluster}"), what);
 }
