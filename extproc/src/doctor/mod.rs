@@ -114,8 +114,8 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
         }
         if !evidence.stats.is_null() {
             let counters = Counters::of(&evidence.stats);
-            checks::run_time::gateway(scene, &counters, &mut findings);
             checks::reach::envoy(scene, &evidence.clusters, &counters, &mut findings);
+            checks::run_time::gateway(scene, &counters, &mut findings);
             if !evidence.attached.is_null() {
                 checks::reach::sidecar(scene, &evidence.attached, &counters, &mut findings);
             }

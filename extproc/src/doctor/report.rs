@@ -33,7 +33,7 @@ pub fn draw(examination: &Examination) -> String {
 }
 
 fn draw_attachment(attachment: &Attachment, drawn: &mut String) {
-    let _ = writeln!(drawn, "\nattached to {}", one_line(&attachment.place));
+    let _ = writeln!(drawn, "\nthe sidecar's filter at {}", one_line(&attachment.place));
     for (name, value) in attachment.rows() {
         let _ = writeln!(drawn, "  {name:<16} {}", one_line(&value));
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::checks::limits::shown_bytes;
+use super::finding::counted;
 use super::json::Json;
 use super::scene::{BodyMode, Scene};
 
@@ -80,7 +81,7 @@ impl Attachment {
             ("Wasm filter", or_none(self.wasm.clone())),
             ("order", self.order.join(", ")),
             ("ways in", format!("{} of {} ask the sidecar", self.ways_in_attached, self.ways_in)),
-            ("targets", format!("{} routes", self.targets)),
+            ("targets", counted(self.targets as u64, "route")),
             ("bodies", format!("requests {}, answers {}", self.request_body, self.response_body)),
             ("message timeout", format!("{} ms", self.message_timeout_ms)),
             ("without sidecar", self.without_sidecar.clone()),

@@ -1,6 +1,10 @@
 //! `attache doctor` before a real Envoy: it finds nothing in what we render, and what was broken where something was. (That every
 //! breakage is found, and nothing else, is proved on dumps in `extproc/src/doctor/tests`.)
 
+mod bodies;
+mod discovered;
+mod running;
+
 use std::{collections::BTreeSet, fs, process::Output};
 
 use attache_tests::{Directory, Envoy, Stack, port, tools, until};
@@ -42,6 +46,20 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
+/// The words of the first finding of this rule.
+fn what(proxy: &Value, id: &str) -> String {
+    let findings = proxy["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["id"] == id).and_then(|finding| finding["what"].as_str());
+    found.unwrap_or_default().to_owned()
+}
+
+/// The setting as the rendering has it.
+fn message_timeout(stack: &Stack) -> String {
+    let bootstrap = fs::read_to_string(stack.directory().join("envoy-0.yaml")).unwrap();
+    let line = bootstrap.lines().find(|line| line.trim_start().starts_with("message_timeout: ")).unwrap();
+    line.trim_start().to_owned()
+}
+
 fn chat() -> Value {
     json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
 }
@@ -73,14 +91,22 @@ async fn what_was_broken_in_an_envoy_is_found_there() {
     let stack = stack().await;
     // Settings that Envoy takes, and that hurt.
     type Breakage = (&'static [(&'static str, &'static str)], &'static [&'static str]);
-    let breakages: [Breakage; 5] = [
-        (&[("message_timeout: 10s", "message_timeout: 0.2s")], &["message-timeout"]),
+    let breakages: [Breakage; 4] = [
         (&[("timeout: 0s", "timeout: 10s")], &["answers-time-out"]),
-        (&[("request_body_buffer_limit: 16842752", "request_body_buffer_limit: 32768")], &["buffer-too-small"]),
+        (
+            &[
+                ("limit_bytes: 1048576\n    filter_chains", "limit_bytes: 32768\n    filter_chains"),
+                ("request_body_buffer_limit: 16842752", "request_body_buffer_limit: 32768"),
+            ],
+            // Over HTTP/1.1; over HTTP/2 the window holds as much as the sidecar takes.
+            &["buffer-too-small", "buffer-below-cap"],
+        ),
         (&[("- {remove: x-attache-cluster}\n", "\n")], &["headers-not-stripped"]),
         (&AS_ENVOY_GATEWAY, &[]),
     ];
-    for (replacements, expected) in breakages {
+    let timeout = message_timeout(&stack);
+    let short: (&[_], &[_]) = (&[(timeout.as_str(), "message_timeout: 0.2s")], &["message-timeout"]);
+    for (replacements, expected) in breakages.into_iter().chain([short]) {
         let envoy = envoy_with(&stack, replacements).await;
         let (status, found, proxy) = diagnose(&envoy, None).await;
         assert_eq!(found, ids(expected), "{proxy}");

@@ -53,12 +53,12 @@ pub(in crate::doctor) fn envoy(scene: &Scene<'_>, clusters: &Value, counters: &C
         findings.add(&UNREACHABLE, &place, format!("Envoy does not reach the sidecar at {}{of}", lost.join(", ")));
         return;
     }
-    let started = counters.of_filter(scene, "streams_started");
-    if started > 0 && counters.of_filter(scene, "stream_msgs_received") == 0 {
+    let failed = counters.of_filter(scene, "streams_failed");
+    if failed > 0 && counters.of_filter(scene, "stream_msgs_received") == 0 {
         let addresses: Vec<_> = hosts.iter().map(address).collect();
         let what = format!(
-            "of {} none was answered: what listens at {} is no sidecar, or one that refuses every stream",
-            counted(started, "stream"),
+            "{} failed and none was answered: what listens at {} is no sidecar, or one that refuses every stream",
+            counted(failed, "stream"),
             if addresses.is_empty() { "the cluster's address".to_owned() } else { addresses.join(", ") }
         );
         findings.add(&NEVER_ANSWERED, &place, what);

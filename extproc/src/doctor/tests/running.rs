@@ -132,7 +132,8 @@ fn a_sidecar_that_envoy_does_not_reach_is_an_error_with_its_address() {
     // Something else listens there.
     let examination = look(&failed, clusters(&[("cx_total", 1), ("cx_active", 1), ("rq_error", 1)]));
     assert!(
-        what(&examination, "sidecar-never-answered").starts_with("of 9 streams none was answered: what listens at 127")
+        what(&examination, "sidecar-never-answered")
+            .starts_with("9 streams failed and none was answered: what listens at 127")
     );
 }
 
