@@ -3,6 +3,7 @@
 
 mod bodies;
 mod discovered;
+mod names;
 mod running;
 
 use std::{collections::BTreeSet, fs, process::Output};
