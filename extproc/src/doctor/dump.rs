@@ -140,17 +140,14 @@ impl<'a> Proxy<'a> {
         };
         // By the name under which endpoints are discovered, which may be another than the cluster's.
         let service = self.clusters.get(cluster).map_or("", |cluster| cluster.text("eds_cluster_config.service_name"));
-        let discovered = [cluster, service].into_iter().find_map(|name| self.endpoints.get(name));
+        let discovered =
+            [cluster, service].into_iter().find_map(|name| self.endpoints.get(name)).map(|found| of(found));
         let configured = self.clusters.get(cluster)?;
-        let configured_hosts = of(configured.field("load_assignment"));
-        let is_discovered = configured.text("type") == "EDS";
-        match discovered {
-            // A name that does not resolve yet has no discovered host, but is meant to have.
-            Some(discovered) => Some(of(discovered)).filter(|hosts| !hosts.is_empty() || configured_hosts.is_empty()),
-            None if is_discovered => None,
-            None => Some(configured_hosts.clone()),
+        if configured.text("type") == "EDS" {
+            return discovered;
         }
-        .or_else(|| (!is_discovered).then_some(configured_hosts))
+        // A name that does not resolve yet has no discovered host, but is meant to have.
+        Some(discovered.filter(|hosts| !hosts.is_empty()).unwrap_or_else(|| of(configured.field("load_assignment"))))
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::dump::Proxy;
-use super::json::{Json, within};
+use super::json::{Json, has_member, within};
 use super::route::Route;
 
 /// One connection manager.
@@ -70,8 +70,13 @@ impl<'a> Gateway<'a> {
             Self { place, listener, manager, filters: Vec::new(), tables: Vec::new(), unread: Vec::new() };
         for filter in manager.list("http_filters") {
             gateway.filters.push(Filter::read(filter, proxy));
-            if proxy.configuration(filter).is_none() {
-                gateway.unread.push(format!("the filter {} (ECDS)", filter.text("name")));
+            match proxy.configuration(filter) {
+                None => gateway.unread.push(format!("the filter {} (ECDS)", filter.text("name"))),
+                // An action of a composite filter may be discovered, too.
+                Some(config) if has_member(config, "config_discovery") => {
+                    gateway.unread.push(format!("what the filter {} discovers by itself (ECDS)", filter.text("name")));
+                }
+                Some(_) => {}
             }
         }
         gateway.find_tables(proxy);

@@ -86,6 +86,16 @@ pub(super) fn within<'a>(value: &'a Value, type_name: &str) -> Option<&'a Value>
     }
 }
 
+/// Whether there is a member of this name anywhere within this value.
+pub(super) fn has_member(value: &Value, name: &str) -> bool {
+    match value {
+        Value::Object(_) if !value.field(name).is_null() => true,
+        Value::Object(fields) => fields.values().any(|inner| has_member(inner, name)),
+        Value::Array(items) => items.iter().any(|inner| has_member(inner, name)),
+        _ => false,
+    }
+}
+
 fn camel(name: &str) -> String {
     let mut parts = name.split('_');
     let mut camel = parts.next().unwrap_or_default().to_owned();

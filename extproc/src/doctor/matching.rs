@@ -10,17 +10,15 @@ use super::json::Json;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeaderMatch<'a>(pub(super) &'a Value);
 
-/// What it asks of a header's value.
+/// What is asked of a text.
 enum Form<'a> {
-    /// That there is one, or none.
-    Present(bool),
     Exact(&'a str),
     Prefix(&'a str),
     Suffix(&'a str),
     Contains(&'a str),
     /// The whole of it (RE2).
     Regex(&'a str),
-    /// A range, or what a later Envoy knows.
+    /// What a later Envoy knows.
     Other,
 }
 
@@ -35,27 +33,21 @@ impl<'a> HeaderMatch<'a> {
         if self.0.is_true("treat_missing_header_as_empty") {
             return self.takes("");
         }
-        matches!(self.form(), Form::Present(wanted) if wanted == self.is_inverted())
+        self.of_value().is_none() && self.wants_presence() == self.is_inverted()
     }
 
     /// Whether a header of this value may pass; true as well where that cannot be told.
     pub(super) fn takes(self, value: &str) -> bool {
-        let is_match = match self.form() {
-            Form::Present(wanted) => Some(wanted),
-            Form::Exact(text) => Some(self.folded(value) == self.folded(text)),
-            Form::Prefix(text) => Some(self.folded(value).starts_with(&self.folded(text))),
-            Form::Suffix(text) => Some(self.folded(value).ends_with(&self.folded(text))),
-            Form::Contains(text) => Some(self.folded(value).contains(&self.folded(text))),
-            Form::Regex(pattern) => matches_whole(pattern, value),
-            Form::Other => None,
-        };
+        let ignores_case = self.0.is_true("string_match.ignore_case");
+        let is_match =
+            self.of_value().map_or_else(|| Some(self.wants_presence()), |form| form.takes(value, ignores_case));
         is_match.is_none_or(|is_match| is_match != self.is_inverted())
     }
 
     /// The beginning that every value it takes has; empty where there is none.
     pub(super) fn beginning(self) -> &'a str {
-        match self.form() {
-            Form::Exact(text) | Form::Prefix(text) if !self.is_inverted() => text,
+        match self.of_value() {
+            Some(Form::Exact(text) | Form::Prefix(text)) if !self.is_inverted() => text,
             _ => "",
         }
     }
@@ -64,32 +56,54 @@ impl<'a> HeaderMatch<'a> {
         self.0.is_true("invert_match")
     }
 
-    fn folded(self, text: &str) -> String {
-        if self.0.is_true("string_match.ignore_case") { text.to_ascii_lowercase() } else { text.to_owned() }
+    /// Of a matcher that asks for no value. One that says nothing asks for the header.
+    fn wants_presence(self) -> bool {
+        self.0.field("present_match").as_bool() != Some(false)
     }
 
-    fn form(self) -> Form<'a> {
-        let text = |name: &str| {
-            let forms = [format!("string_match.{name}"), format!("{name}_match")];
-            forms.iter().map(|form| self.0.text(form)).find(|text| !text.is_empty())
-        };
-        let of_value = text("exact")
-            .map(Form::Exact)
-            .or_else(|| text("prefix").map(Form::Prefix))
-            .or_else(|| text("suffix").map(Form::Suffix))
-            .or_else(|| text("contains").map(Form::Contains));
-        if let Some(form) = of_value {
-            return form;
+    /// What it asks of the value, if anything.
+    fn of_value(self) -> Option<Form<'a>> {
+        let current = self.0.field("string_match");
+        if current.is_object() {
+            return Some(Form::read(|name| current.text(name)).unwrap_or(Form::Other));
         }
-        let patterns = ["string_match.safe_regex.regex", "safe_regex_match.regex"];
-        if let Some(pattern) = patterns.iter().map(|path| self.0.text(path)).find(|pattern| !pattern.is_empty()) {
-            return Form::Regex(pattern);
+        // As it was written before Envoy 1.20, and is still read.
+        let former = Form::read(|name| match name.split_once('.') {
+            Some((form, member)) => self.0.text(&format!("{form}_match.{member}")),
+            None => self.0.text(&format!("{name}_match")),
+        });
+        former.or_else(|| self.0.field("range_match").is_object().then_some(Form::Other))
+    }
+}
+
+/// Whether a `StringMatcher` takes this text for certain.
+pub(super) fn string_takes(matcher: &Value, text: &str) -> bool {
+    let form = Form::read(|name| matcher.text(name));
+    form.and_then(|form| form.takes(text, matcher.is_true("ignore_case"))) == Some(true)
+}
+
+impl<'a> Form<'a> {
+    /// By the texts that stand under these names, which are empty where there is none.
+    fn read(text: impl Fn(&str) -> &'a str) -> Option<Self> {
+        let given = |name: &str| Some(text(name)).filter(|text| !text.is_empty());
+        let found = given("exact").map(Self::Exact).or_else(|| given("prefix").map(Self::Prefix));
+        let found = found.or_else(|| given("suffix").map(Self::Suffix));
+        let found = found.or_else(|| given("contains").map(Self::Contains));
+        found.or_else(|| given("safe_regex.regex").map(Self::Regex))
+    }
+
+    /// `None` where that cannot be told.
+    fn takes(&self, value: &str, ignores_case: bool) -> Option<bool> {
+        let folded = |text: &str| if ignores_case { text.to_ascii_lowercase() } else { text.to_owned() };
+        let value_folded = folded(value);
+        match self {
+            Self::Exact(text) => Some(value_folded == folded(text)),
+            Self::Prefix(text) => Some(value_folded.starts_with(&folded(text))),
+            Self::Suffix(text) => Some(value_folded.ends_with(&folded(text))),
+            Self::Contains(text) => Some(value_folded.contains(&folded(text))),
+            Self::Regex(pattern) => matches_whole(pattern, value),
+            Self::Other => None,
         }
-        if self.0.field("string_match").is_object() || self.0.field("range_match").is_object() {
-            return Form::Other;
-        }
-        // A matcher that says nothing else asks for the header.
-        Form::Present(self.0.field("present_match").as_bool() != Some(false))
     }
 }
 

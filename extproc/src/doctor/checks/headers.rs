@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::doctor::finding::{Findings, Rule, Severity};
 use crate::doctor::json::{Json, within};
+use crate::doctor::matching::string_takes;
 use crate::doctor::scene::Scene;
 
 pub(in crate::doctor) static RULES: [&Rule; 3] = [&NOT_STRIPPED, &ENVOYS_OWN, &LEAKING];
@@ -41,8 +42,8 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, findings: &mut Findings) {
         .collect();
     let is_removed = |name: &str| {
         mutations.iter().any(|mutation| {
-            let prefix = mutation.text("remove_on_match.key_matcher.prefix");
-            mutation.text("remove").eq_ignore_ascii_case(name) || (!prefix.is_empty() && name.starts_with(prefix))
+            mutation.text("remove").eq_ignore_ascii_case(name)
+                || string_takes(mutation.field("remove_on_match.key_matcher"), name)
         })
     };
     let kept: Vec<&str> = STRIPPED_EARLY.into_iter().filter(|name| !is_removed(name)).collect();

@@ -118,6 +118,11 @@ fn routes_that_are_not_read_make_the_verdict_incomplete() {
     dump.manager()["route_config"]["vhds"] = json!({"config_source": {"ads": {}}});
     assert_eq!(unread(dump), ["virtual hosts of attache that were not asked for yet (VHDS)"]);
     let mut dump = Dump::new(STATIC);
+    let matcher = &mut dump.filter(1)["typed_config"]["xds_matcher"]["matcher_list"]["matchers"][0];
+    let discovered = json!({"name": "more", "config_discovery": {"config_source": {"ads": {}}}});
+    matcher["on_match"]["action"]["typed_config"]["dynamic_config"] = discovered;
+    assert_eq!(unread(dump), ["what the filter envoy.filters.http.ext_proc discovers by itself (ECDS)"]);
+    let mut dump = Dump::new(STATIC);
     dump.listeners().as_array_mut().unwrap().clear();
     assert_eq!(unread(dump), ["the dump has no listener"]);
 }

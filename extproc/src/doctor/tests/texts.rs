@@ -183,3 +183,18 @@ fn a_route_that_only_answers_those_that_no_target_took_is_no_target() {
     let examination = dump.examine();
     assert_eq!((examination.findings.as_slice(), examination.attachments[0].targets), ([].as_slice(), 1));
 }
+
+#[test]
+fn headers_may_be_removed_by_any_form_of_matcher() {
+    let stripped = |matcher: serde_json::Value| {
+        let mut dump = Dump::new(STATIC);
+        let mutations =
+            json!([{"remove_on_match": {"key_matcher": matcher}}, {"remove": "x-envoy-upstream-rq-timeout-ms"}]);
+        dump.manager()["early_header_mutation_extensions"][0]["typed_config"]["mutations"] = mutations;
+        !dump.ids().contains("headers-not-stripped")
+    };
+    assert!(stripped(json!({"safe_regex": {"regex": "x-(attache|gateway)-.*"}})));
+    assert!(stripped(json!({"prefix": "X-", "ignore_case": true})));
+    assert!(!stripped(json!({"contains": "attache"})), "one of them has another name");
+    assert!(!stripped(json!({"custom": {}})), "what cannot be told is not taken for granted");
+}
