@@ -172,7 +172,7 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, findings: &mut Findings) {
         findings.add(&NEVER_RUNS, place, what);
     }
     if scene.targets().next().is_none() {
-        let what = "no route matches on x-attache-cluster: what the sidecar chooses has no effect";
+        let what = "no route waits for a header that the sidecar sets: what it chooses has no effect";
         findings.add(&NO_TARGET, place, what);
     }
     let models = hosts(scene.proxy, &scene.gateway.model_clusters());
