@@ -20,5 +20,5 @@ pub mod sse;
 pub mod usage;
 
 pub use error::{ApiError, ErrorKind};
-pub use operation::{Dialect, Operation};
+pub use operation::{Dialect, Operation, TokenUse};
 pub use usage::Usage;

@@ -74,6 +74,17 @@ pub enum Operation {
     PassThrough,
 }
 
+/// Which tokens a request to an operation may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TokenUse {
+    /// None, whatever numbers are in its answer.
+    None,
+    /// Those of what a model reads; it writes no answer.
+    Input,
+    /// Those of what a model reads and writes.
+    InputAndOutput,
+}
+
 /// What [`Operation::Model`] has before the model's name.
 const MODEL_ROOT: &str = "/v1/models/";
 
@@ -184,13 +195,31 @@ impl Operation {
         matches!(self, Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages)
     }
 
-    /// Whether a model reads or writes anything. What counts tokens or cuts text into them does not, whatever numbers are in
-    /// its answer; what passes through is not looked at. Such a request counts as a request alone.
+    /// Which tokens it may use: the one place where that is decided. What counts tokens or cuts text into them uses none, as no
+    /// model reads or writes anything; what passes through is not looked at. Images, speech and transcripts use them with some
+    /// models, so they may.
+    pub const fn token_use(self) -> TokenUse {
+        match self {
+            Self::CountTokens | Self::Tokenize | Self::Detokenize | Self::Models | Self::Model | Self::PassThrough => {
+                TokenUse::None
+            }
+            Self::Embeddings | Self::Rerank | Self::Score => TokenUse::Input,
+            Self::ChatCompletions
+            | Self::Completions
+            | Self::Responses
+            | Self::Messages
+            | Self::ImageGenerations
+            | Self::ImageEdits
+            | Self::ImageVariations
+            | Self::Speech
+            | Self::Transcriptions
+            | Self::Translations => TokenUse::InputAndOutput,
+        }
+    }
+
+    /// Whether it may use any tokens. If not, it counts as a request alone.
     pub const fn uses_tokens(self) -> bool {
-        !matches!(
-            self,
-            Self::CountTokens | Self::Tokenize | Self::Detokenize | Self::Models | Self::Model | Self::PassThrough
-        )
+        !matches!(self.token_use(), TokenUse::None)
     }
 
     /// Whether its body may be a form (`multipart/form-data`): where files are sent. JSON it may be everywhere.
@@ -293,6 +322,16 @@ mod tests {
             assert_eq!(operation.paths().is_empty(), operation == Operation::PassThrough);
         }
         assert_eq!(Operation::PassThrough as usize + 1, Operation::ALL.len());
+    }
+
+    #[test]
+    fn what_a_model_writes_uses_tokens_of_both_kinds_and_what_we_answer_uses_none() {
+        for operation in Operation::ALL {
+            let tokens = operation.token_use();
+            assert!(!operation.generates() || tokens == TokenUse::InputAndOutput, "{operation:?}");
+            assert!(operation.is_forwarded() || tokens == TokenUse::None, "{operation:?}");
+            assert_eq!(operation.uses_tokens(), tokens != TokenUse::None, "{operation:?}");
+        }
     }
 
     #[test]

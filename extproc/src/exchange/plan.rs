@@ -136,7 +136,9 @@ pub(super) fn plan(
         label: &|name| head.caller.as_ref()?.label(name),
         header: &|name| head.headers.bytes(name),
     };
+    let tokens = head.operation.token_use();
     let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
+    let limits = limits.filter(|limit| limit.quantity.is_used_by(tokens, &context));
     let reservation = ReserveRequest::new(limits, &subject, estimate);
     let unreported = Unreported::new(head.operation, &scan, &estimate);
     let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens());

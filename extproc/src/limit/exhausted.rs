@@ -8,7 +8,7 @@ use attache_gate::{Caller, Exhausted, LONGEST_REFUSAL, Wanting};
 
 use super::headers::{come_back, headers};
 use super::refusal::longest;
-use super::{CounterState, Dimension, Enforcement, Hold, Limit, Quantity, Refused};
+use super::{Cost, CounterState, Dimension, Enforcement, Hold, Limit, Quantity, Refused};
 use crate::config::model::Config;
 
 impl Refused {
@@ -31,13 +31,14 @@ impl Refused {
     }
 }
 
-/// Whether each request of `caller` counts for `limit`, and all of them on the same counter. Requests in flight are left out:
-/// they leave no settled use.
+/// Whether each request of `caller` that uses any tokens counts for `limit`, and all of them on the same counter: of others the
+/// filter knows by itself. Limits of output are left out, since not every such request has any, and those of requests in
+/// flight, since these leave no settled use.
 fn concerns_every_request(limit: &Limit, config: &Config, caller: &Caller) -> bool {
     let is_here = |limits: &[Arc<Limit>]| limits.iter().any(|other| other.id == limit.id);
     let mut routes = config.routes.iter().filter(|route| caller.may_call(&route.id));
     limit.enforcement == Enforcement::Refuse
-        && limit.quantity != Quantity::Concurrency
+        && !matches!(limit.quantity, Quantity::Concurrency | Quantity::Tokens(Cost::Output | Cost::Reasoning))
         && limit.per.iter().all(is_the_callers)
         && limit.when.iter().all(|condition| is_the_callers(&condition.dimension))
         && routes.all(|route| is_here(&route.limits) || route.rules.iter().all(|rule| is_here(&rule.limits)))
@@ -236,7 +237,11 @@ spec: {sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08,
     }
 
     #[test]
-    fn limits_in_shadow_and_of_requests_in_flight_are_no_reason() {
+    fn limits_in_shadow_of_requests_in_flight_and_of_output_are_no_reason() {
+        for cost in [Cost::Output, Cost::Reasoning] {
+            let of_output = Limit { quantity: Quantity::Tokens(cost), ..per_key() };
+            assert_eq!(said(of_output, &[EVERYWHERE_IN_ONE]), None, "an embedding has none");
+        }
         assert_eq!(said(Limit { enforcement: Enforcement::Shadow, ..per_key() }, &[EVERYWHERE_IN_ONE]), None);
         assert_eq!(said(Limit { quantity: Quantity::Concurrency, ..per_key() }, &[EVERYWHERE_IN_ONE]), None);
     }

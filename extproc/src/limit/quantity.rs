@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attache_proto::Usage;
+use attache_proto::{TokenUse, Usage};
 
 use super::CostProgram;
 use super::estimate::Estimate;
@@ -39,6 +39,19 @@ impl Quantity {
         match self {
             Self::Weighted(program) => Self::Weighted(Arc::new(CostProgram::clone(&program).of_limit(id))),
             other => other,
+        }
+    }
+
+    /// Whether a request that may use these tokens can use any of this. A limit has no say in one that cannot, also when it is
+    /// used up.
+    pub fn is_used_by(&self, tokens: TokenUse, context: &CostContext) -> bool {
+        match (self, tokens) {
+            (Self::Requests | Self::Concurrency, _) | (_, TokenUse::InputAndOutput) => true,
+            (Self::Tokens(cost), TokenUse::Input) => !matches!(cost, Cost::Output | Cost::Reasoning),
+            (Self::Weighted(_) | Self::Money(_), TokenUse::Input) => true,
+            (Self::Tokens(_) | Self::Money(_), TokenUse::None) => false,
+            // An expression may count requests as well.
+            (Self::Weighted(program), TokenUse::None) => program.expected_cost(&Usage::default(), context) > 0,
         }
     }
 
@@ -162,6 +175,32 @@ mod tests {
 
     const GPT: Price =
         Price { input: 2_500_000, output: 10_000_000, cached_input: 1_250_000, cache_creation_input: 3_750_000 };
+
+    #[test]
+    fn a_request_uses_what_its_operation_can_cost() {
+        let name: Arc<str> = "m".into();
+        let [model, served_model, backend, route] = [(); 4].map(|()| Arc::clone(&name));
+        let context = CostContext { model, served_model, backend, route };
+        let weighted = |source: &str| Quantity::Weighted(Arc::new(CostProgram::compile(source).unwrap()));
+        let prices = Prices { by_model: BTreeMap::new(), other: GPT };
+        for (quantity, without, with_input) in [
+            (Quantity::Requests, true, true),
+            (Quantity::Concurrency, true, true),
+            (Quantity::Tokens(Cost::Total), false, true),
+            (Quantity::Tokens(Cost::Input), false, true),
+            (Quantity::Tokens(Cost::CachedInput), false, true),
+            (Quantity::Tokens(Cost::CacheCreationInput), false, true),
+            (Quantity::Tokens(Cost::Output), false, false),
+            (Quantity::Tokens(Cost::Reasoning), false, false),
+            (Quantity::Money(Arc::new(prices)), false, true),
+            (weighted("total_tokens * 2u"), false, true),
+            (weighted("total_tokens + 1u"), true, true),
+        ] {
+            let used = [TokenUse::None, TokenUse::Input, TokenUse::InputAndOutput]
+                .map(|tokens| quantity.is_used_by(tokens, &context));
+            assert_eq!(used, [without, with_input, true], "{quantity:?}");
+        }
+    }
 
     #[test]
     fn money_is_counted_in_millionths_by_kind_of_token() {

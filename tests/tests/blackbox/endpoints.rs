@@ -198,6 +198,63 @@ async fn what_passes_through_counts_as_a_request_and_costs_no_tokens() {
 }
 
 #[tokio::test]
+async fn a_used_up_limit_refuses_what_can_cost_of_it_and_nothing_else() {
+    let of_limits = "{name: output, per: [key], limit: 1, window: 300d, cost: output}, \
+                     {name: total, per: [key], limit: 100, window: 300d}, \
+                     {name: requests, per: [key], limit: 1000, window: 300d, cost: requests}";
+    let documents = documents() + &limits("one", of_limits);
+    for stack in stacks(&documents).await {
+        let client = stack.client().with_key("sk-one");
+        let json = json!({"model": "model/one", "input": "Hi", "prompt": "Hi", "messages": [], "tokens": [1],
+                          "query": "Hi", "documents": ["x"], "text_1": "a", "text_2": "b"});
+        let body = json.to_string();
+        let status = async |path: &str| {
+            let answer = match path {
+                "/v1/audio/transcriptions" | "/v1/images/variations" => {
+                    send(&client, Method::POST, path, FORM, form(&[("model", "model/one"), ("file", "x")])).await
+                }
+                _ => send(&client, Method::POST, path, JSON, body.clone()).await,
+            };
+            answer.status
+        };
+        let free = ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/classify", "/v1/custom/a"];
+        let reading = ["/v1/embeddings", "/v1/rerank", "/score"];
+        let writing = [
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/v1/responses",
+            "/v1/messages",
+            "/v1/images/generations",
+            "/v1/images/variations",
+            "/v1/audio/speech",
+            "/v1/audio/transcriptions",
+        ];
+        // The output is used up, and of all tokens something is left.
+        let answer = client.clone().with_header("x-sim-answer-tokens", "3").chat(&json).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        residue::none(&stack).await;
+        for path in writing {
+            assert_eq!(status(path).await, 429, "{path}");
+        }
+        for path in reading.iter().chain(&free) {
+            assert_ne!(status(path).await, 429, "{path}");
+        }
+        // Now all of them are.
+        let long = json!({"model": "model/one", "input": "word ".repeat(200)});
+        assert_eq!(send(&client, Method::POST, "/v1/embeddings", JSON, long.to_string()).await.status, 200);
+        residue::none(&stack).await;
+        for path in writing.iter().chain(&reading) {
+            assert_eq!(status(path).await, 429, "{path}");
+        }
+        for path in free {
+            assert_ne!(status(path).await, 429, "{path}");
+        }
+        assert_eq!(client.get("/v1/models").await.unwrap().status, 200);
+        residue::none(&stack).await;
+    }
+}
+
+#[tokio::test]
 async fn one_model_is_described_for_the_keys_that_may_call_it() {
     for stack in stacks(&documents()).await {
         let client = stack.client().with_key("sk-one");

@@ -2,18 +2,32 @@
 
 use super::*;
 
-/// The routes of [`super::YAML`], of which `limited` passes through two paths.
-fn passing() -> Table {
+/// The routes of [`super::YAML`], of which `limited` passes through two paths, under these limits.
+fn passing(limits: &str) -> Table {
     let yaml = YAML.replace(
         "metadata: {name: limited}",
         "metadata: {name: limited, annotations: {attache.dev/pass-through: \"/classify, POST /v1/custom/*\"}}",
     );
+    let yaml = yaml.replace("limits: [{name: minute, per: [key], limit: 300, window: 1m}]", limits);
     let outcome = config::compile(Documents::from_text("test.yaml", &yaml), Default::default(), 1, None).unwrap();
     let mut table = Table::set(Profile::Streamed);
     table.config = Arc::new(outcome.config);
     table.again();
     table
 }
+
+const REQUESTS: &str = "limits: [{name: requests, per: [key], limit: 300, window: 1m, cost: requests}]";
+
+/// One limit of each kind.
+const ALL_KINDS: &str = r#"
+  limits:
+  - {name: total, limit: 300, window: 1m}
+  - {name: input, limit: 300, window: 1m, cost: input}
+  - {name: output, limit: 300, window: 1m, cost: output}
+  - {name: weighted, limit: 300, window: 1m, cost: {cel: "output_tokens * 2u"}}
+  - {name: each, limit: 300, window: 1m, cost: {cel: "total_tokens + 1u"}}
+  - {name: requests, limit: 300, window: 1m, cost: requests}
+  - {name: in-flight, concurrency: 8}"#;
 
 impl Table {
     /// Sends a request of any kind, whole.
@@ -89,19 +103,57 @@ fn a_form_where_none_is_taken_is_415_and_what_is_neither_form_nor_json_says_both
 }
 
 #[test]
-fn what_counts_or_cuts_tokens_costs_none_and_is_held_for_none() {
-    let mut table = Table::set(Profile::Streamed);
-    let text = "word ".repeat(100);
-    for (path, body) in [
-        ("/tokenize", json!({"model": "metered", "prompt": text})),
-        ("/detokenize", json!({"model": "metered", "tokens": [1, 2, 3]})),
-        ("/v1/messages/count_tokens", json!({"model": "metered", "messages": [{"role": "user", "content": text}]})),
+fn limits_are_asked_only_about_what_an_operation_can_cost() {
+    let mut table = passing(ALL_KINDS);
+    let form = form(&[("model", "metered"), ("file", "x")]);
+    let json = json!({"model": "metered"}).to_string();
+    let (none, input) =
+        (["each", "requests", "in-flight"], ["total", "input", "weighted", "each", "requests", "in-flight"]);
+    let all = ["total", "input", "output", "weighted", "each", "requests", "in-flight"];
+    for (path, asked) in [
+        ("/tokenize", &none[..]),
+        ("/detokenize", &none),
+        ("/v1/messages/count_tokens", &none),
+        ("/classify", &none),
+        ("/v1/embeddings", &input),
+        ("/v1/rerank", &input),
+        ("/score", &input),
+        ("/v1/images/generations", &all),
+        ("/v1/images/variations", &all),
+        ("/v1/audio/speech", &all),
+        ("/v1/audio/transcriptions", &all),
+        ("/v1/chat/completions", &all),
+        ("/v1/messages", &all),
     ] {
-        table.forward("POST", path, JSON, body.to_string().as_bytes());
-        table.answer_head("200", "application/json", "10.0.0.1:80");
-        table.answer_body(r#"{"count":5,"input_tokens":9,"usage":{"total_tokens":12}}"#, End::Last);
-        assert_eq!(table.charged(), [0], "{path}");
-        assert_eq!(table.exchange.take_summary().unwrap().usage, None, "{path}: it is in no figure of tokens");
+        let is_form = path.ends_with("variations") || path.ends_with("transcriptions");
+        let (content_type, body) = if is_form { (FORM, &form) } else { (JSON, &json) };
+        let Action::Reserve(request) = table.send("POST", path, content_type, body.as_bytes()) else {
+            panic!("{path}")
+        };
+        let name = |id: &str| id.rsplit('/').next().unwrap().to_owned();
+        assert_eq!(request.holds.iter().map(|hold| name(&hold.limit.id)).collect::<Vec<_>>(), asked, "{path}");
+    }
+}
+
+#[test]
+fn what_counts_or_cuts_tokens_costs_none_and_asks_no_limit_of_tokens() {
+    let text = "word ".repeat(100);
+    for (limits, charged) in [(REQUESTS, Some(vec![1])), ("limits: [{name: t, limit: 300, window: 1m}]", None)] {
+        let mut table = passing(limits);
+        for (path, body) in [
+            ("/tokenize", json!({"model": "metered", "prompt": text})),
+            ("/detokenize", json!({"model": "metered", "tokens": [1, 2, 3]})),
+            ("/v1/messages/count_tokens", json!({"model": "metered", "messages": [{"role": "user", "content": text}]})),
+        ] {
+            table.forward("POST", path, JSON, body.to_string().as_bytes());
+            table.answer_head("200", "application/json", "10.0.0.1:80");
+            table.answer_body(r#"{"count":5,"input_tokens":9,"usage":{"total_tokens":12}}"#, End::Last);
+            match &charged {
+                Some(charged) => assert_eq!(&table.charged(), charged, "{path}"),
+                None => assert!(table.exchange.poll_settlement().is_none(), "{path}"),
+            }
+            assert_eq!(table.exchange.take_summary().unwrap().usage, None, "{path}: it is in no figure of tokens");
+        }
     }
 }
 
@@ -119,7 +171,7 @@ fn a_rerank_costs_what_its_answer_says_and_else_the_query_once_for_each_document
 
 #[test]
 fn what_a_route_names_passes_with_any_body_and_without_one() {
-    let mut table = passing();
+    let mut table = passing(REQUESTS);
     for (method, path, content_type, body) in [
         ("GET", "/classify?x=1", "", &b""[..]),
         ("POST", "/classify", "application/octet-stream", b"\x00\xff{{{"),
@@ -134,14 +186,14 @@ fn what_a_route_names_passes_with_any_body_and_without_one() {
         assert_eq!(set(&mutations, ":path"), None);
         table.answer_head("200", "application/json", "10.0.0.1:80");
         table.answer_body(r#"{"usage":{"total_tokens":99}}"#, End::Last);
-        assert_eq!(table.charged(), [0]);
+        assert_eq!(table.charged(), [1], "a request, whatever its answer says");
     }
 }
 
 #[test]
 fn a_request_without_a_body_is_answered_at_its_headers_in_both_profiles() {
     for profile in [Profile::Streamed, Profile::Buffered] {
-        let mut table = passing();
+        let mut table = passing(REQUESTS);
         table.exchange = Exchange::new(Arc::clone(&table.config), table.memory.clone(), profile, 7, table.now);
         let head = headers_of(&[(":method", "GET"), (":path", "/classify"), ("x-api-key", "secret")]);
         let action = table.exchange.request_headers(head, End::Last, table.now).unwrap();
@@ -153,7 +205,7 @@ fn a_request_without_a_body_is_answered_at_its_headers_in_both_profiles() {
 
 #[test]
 fn a_model_in_a_body_that_passes_through_is_one_of_the_routes_that_name_the_path() {
-    let mut table = passing();
+    let mut table = passing(REQUESTS);
     let send = |table: &mut Table, body: &str| table.send("POST", "/classify", JSON, body.as_bytes());
     let action = send(&mut table, r#"{"model":"metered"}"#);
     assert!(matches!(action, Action::Reserve(_)), "{action:?}");
