@@ -222,6 +222,20 @@ impl Operation {
         !matches!(self.token_use(), TokenUse::None)
     }
 
+    /// Whether an answer that is complete and reports no tokens used none: models that make images and sound are paid for by the
+    /// image or the second, or report tokens. Any other answer has some, whether or not it says so.
+    pub const fn is_free_unless_reported(self) -> bool {
+        matches!(
+            self,
+            Self::ImageGenerations
+                | Self::ImageEdits
+                | Self::ImageVariations
+                | Self::Speech
+                | Self::Transcriptions
+                | Self::Translations
+        )
+    }
+
     /// Whether its body may be a form (`multipart/form-data`): where files are sent. JSON it may be everywhere.
     pub const fn takes_forms(self) -> bool {
         matches!(self, Self::ImageEdits | Self::ImageVariations | Self::Transcriptions | Self::Translations)

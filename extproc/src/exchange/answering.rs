@@ -190,7 +190,7 @@ impl Exchange {
     pub(super) fn finish_answer(&mut self, now: Instant) -> Costs {
         let Phase::Answering(answering) = std::mem::replace(&mut self.phase, Phase::Over) else { return Costs::new() };
         let Answering { plan, answer, .. } = *answering;
-        let counted = answer.counted(&plan.estimate, plan.unreported);
+        let counted = answer.finished(&plan.estimate, plan.unreported);
         if let Some(Counted::Reported(usage)) = &counted {
             let key_id = self.key_id();
             self.memory.experience.learn(&plan.served_model, key_id, &plan.lesson(usage));

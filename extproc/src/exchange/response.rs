@@ -137,6 +137,17 @@ impl Answer {
         Some(format!("the upstream's answer is not what its content-encoding says: {error}"))
     }
 
+    /// What it has cost, now that it is complete; [`Answer::counted`], but for what is free unless its answer says so. Of an answer
+    /// that nobody could read nobody knows whether it did.
+    pub(super) fn finished(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
+        let is_read = !matches!(self.wire, Wire::Unread) || self.format.is_none();
+        let is_silent = || self.scanner.as_ref().is_none_or(|scanner| scanner.counted().usage.is_none());
+        if self.operation.is_free_unless_reported() && is_read && is_silent() {
+            return None;
+        }
+        self.counted(estimate, unreported)
+    }
+
     /// What it has cost so far; `None` if nothing was served, or nothing that is counted in tokens. Where the upstream did not say, or not all of it, that is
     /// estimated: of a stream, by the events that passed.
     pub(super) fn counted(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {

@@ -26,7 +26,7 @@ pub struct Summary {
     pub placement: Option<Reason>,
     /// How it ended.
     pub outcome: Outcome,
-    /// Tokens charged; `None` where nothing was served.
+    /// Tokens charged; `None` where nothing was served, or nothing that is counted in tokens.
     pub usage: Option<Counted>,
     /// What the ledger said.
     pub admission: Option<AdmissionOutcome>,

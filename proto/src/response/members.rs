@@ -222,8 +222,10 @@ fn usage(key: &[u8]) -> Option<Member> {
         b"completion_tokens" => Figure::Completion,
         b"output_tokens" => Figure::Output,
         b"total_tokens" => Figure::Total,
-        b"prompt_tokens_details" | b"input_tokens_details" => return Some(Member::Object(Place::InputDetails)),
-        b"completion_tokens_details" | b"output_tokens_details" => {
+        b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
+            return Some(Member::Object(Place::InputDetails));
+        }
+        b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
             return Some(Member::Object(Place::OutputDetails));
         }
         b"cache_creation" => return Some(Member::Object(Place::CacheCreation)),

@@ -255,6 +255,47 @@ async fn a_used_up_limit_refuses_what_can_cost_of_it_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn images_and_sound_are_charged_what_they_report_and_else_as_a_request() {
+    let [stack, _] = stacks(&documents()).await;
+    let client = stack.client().with_key("sk-one").with_header("x-sim-answer-tokens", "6");
+    let mut charged = 0.0;
+    let with = |fields: &str| {
+        let json: serde_json::Value = serde_json::from_str(&format!("{{{fields}}}")).unwrap();
+        json.to_string()
+    };
+    let forms = |fields: &[(&str, &str)]| {
+        let form = form(&[&[("model", "model/one"), ("file", "sound")], fields].concat());
+        form.replace("name=\"file\"", "name=\"file\"; filename=\"a.wav\"")
+    };
+    let (images, speech, transcripts) = ("/v1/images/generations", "/v1/audio/speech", "/v1/audio/transcriptions");
+    let picture = |more: &str| with(&format!(r#""model":"model/one","prompt":"A cat and a dog"{more}"#));
+    let spoken = |more: &str| with(&format!(r#""model":"model/one","input":"A cat and a dog"{more}"#));
+    for (path, content_type, body, reports) in [
+        (images, JSON, picture(""), true),
+        (images, JSON, picture(r#","stream":true,"partial_images":2"#), true),
+        (images, JSON, picture(r#","response_format":"url""#), false),
+        (speech, JSON, spoken(""), false),
+        (speech, JSON, spoken(r#","stream_format":"sse""#), true),
+        (transcripts, FORM, forms(&[]), true),
+        (transcripts, FORM, forms(&[("stream", "true")]), true),
+        (transcripts, FORM, forms(&[("response_format", "verbose_json")]), false),
+        (transcripts, FORM, forms(&[("response_format", "text")]), false),
+    ] {
+        let what = format!("{path} {body}");
+        let answer = send(&client, Method::POST, path, content_type, body).await;
+        assert_eq!(answer.status, 200, "{what}: {}", answer.text());
+        residue::none(&stack).await;
+        let record = stack.models[0].requests().pop().unwrap();
+        let metrics = stack.sidecar_metrics().await.unwrap();
+        let of = |kind| metrics.sum("gen_ai_client_token_usage_sum", &[("gen_ai_token_type", kind)]);
+        let all = of("input") + of("output");
+        let used = (record.prompt_tokens + record.completion_tokens) as f64;
+        let expected = if reports { used } else { 0.0 };
+        assert!(used >= 6.0 && all - std::mem::replace(&mut charged, all) == expected, "{what}");
+    }
+}
+
+#[tokio::test]
 async fn one_model_is_described_for_the_keys_that_may_call_it() {
     for stack in stacks(&documents()).await {
         let client = stack.client().with_key("sk-one");

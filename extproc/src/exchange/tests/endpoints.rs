@@ -157,6 +157,68 @@ fn what_counts_or_cuts_tokens_costs_none_and_asks_no_limit_of_tokens() {
     }
 }
 
+/// A request for an image or sound, and what its answer costs of a limit of tokens and of one of requests; `None`: its client leaves
+/// in the middle.
+fn charged_for_media(path: &str, answer: Option<(&str, &[&str])>) -> (Vec<u64>, Option<Counted>) {
+    let mut table =
+        passing("limits: [{name: t, limit: 300000, window: 1m}, {name: r, limit: 300, window: 1m, cost: requests}]");
+    let is_json = path.ends_with("generations") || path.ends_with("speech");
+    let (content_type, body) = if is_json {
+        (JSON, json!({"model": "metered", "prompt": "p".repeat(40), "input": "i".repeat(40)}).to_string())
+    } else {
+        (FORM, form(&[("model", "metered"), ("file", "x")]))
+    };
+    table.forward("POST", path, content_type, body.as_bytes());
+    match answer {
+        Some((content_type, chunks)) => {
+            table.answer_head("200", content_type, "10.0.0.1:80");
+            for chunk in chunks {
+                table.answer_body(chunk, End::More);
+            }
+            table.answer_body("", End::Last);
+        }
+        None => table.exchange.gone(table.now),
+    }
+    (table.charged(), table.exchange.take_summary().unwrap().usage)
+}
+
+#[test]
+fn images_and_sound_cost_what_their_answers_report_and_else_a_request() {
+    const PATHS: [&str; 5] = [
+        "/v1/images/generations",
+        "/v1/images/variations",
+        "/v1/audio/speech",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+    ];
+    let usage =
+        r#"{"usage":{"input_tokens":7,"output_tokens":90,"total_tokens":97,"input_tokens_details":{"text_tokens":7}}}"#;
+    let events = ["event: x.delta\ndata: {\"delta\":\"a\"}\n\n", "event: x.done\ndata: {\"text\":\"a\"}\n\n"];
+    let silent: [(&str, &[&str]); 6] = [
+        ("application/json", &[r#"{"created":1,"data":[{"url":"https://x"}]}"#]),
+        ("application/json", &[r#"{"text":"a","usage":{"type":"duration","seconds":12}}"#]),
+        ("application/json", &[r#"{"data":[],"usage":null}"#]),
+        ("audio/mpeg", &["\u{1}\u{2}"]),
+        ("text/plain", &["what was said\n"]),
+        ("text/event-stream", &events),
+    ];
+    for path in PATHS {
+        let (charged, counted) = charged_for_media(path, Some(("application/json", &[usage])));
+        assert_eq!(charged, [97, 1], "{path}");
+        assert!(matches!(counted, Some(Counted::Reported(usage)) if usage.output == 90), "{path}: {counted:?}");
+        let done = format!("data: {usage}\n\n");
+        assert_eq!(charged_for_media(path, Some(("text/event-stream", &[events[0], &done]))).0, [97, 1], "{path}");
+        for answer in silent {
+            assert_eq!(charged_for_media(path, Some(answer)), (vec![0, 1], None), "{path}: {answer:?}");
+        }
+    }
+    // Who leaves before the end may have left before the usage.
+    for path in ["/v1/images/generations", "/v1/audio/speech"] {
+        let (charged, counted) = charged_for_media(path, None);
+        assert_eq!((charged, matches!(counted, Some(Counted::Estimated(_)))), (vec![10, 1], true), "{path}");
+    }
+}
+
 #[test]
 fn a_rerank_costs_what_its_answer_says_and_else_the_query_once_for_each_document() {
     let mut table = Table::set(Profile::Streamed);
