@@ -152,7 +152,7 @@ impl Exchange {
             let error = ApiError::new(ErrorKind::Unavailable, error);
             let decoded = if let Body::Replaced(decoded) = body { decoded } else { Bytes::new() };
             // Behind an event that broke off, whose bytes may have gone on.
-            return self.end_early(joined(decoded, b"\n\n"), end, &error, Outcome::Cancelled, now);
+            return self.end_early(joined(decoded, b"\n\n"), end, &error, Outcome::Miscoded, now);
         }
         let costs = match end {
             End::More => {
@@ -201,7 +201,8 @@ impl Exchange {
         let costs = self.costs(&plan, counted.as_ref());
         self.note(|summary| summary.content_events = answer.content_events());
         self.settle(counted);
-        self.end(Outcome::Answered(answer.status), now);
+        let outcome = if answer.is_miscoded() { Outcome::Miscoded } else { Outcome::Answered(answer.status) };
+        self.end(outcome, now);
         costs
     }
 

@@ -14,6 +14,7 @@
 mod answering;
 mod asked;
 mod body;
+mod coded;
 mod event;
 mod explain;
 mod lease;

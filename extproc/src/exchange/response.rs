@@ -6,6 +6,7 @@ use attache_proto::response::{BodyFormat, EndOfStream, Gap, Output, ResponseScan
 use attache_proto::{Operation, Usage};
 use bytes::{Bytes, BytesMut};
 
+use super::coded::{Coded, Head, Undecodable};
 use super::event::{End, Headers, Mutations};
 use super::plan::Unreported;
 use super::summary::Counted;
@@ -24,6 +25,9 @@ pub(super) struct Answer {
     /// Whether it may be ended before the upstream ends it.
     may_be_cut: bool,
     wire: Wire,
+    /// Of a body that does not say it is encoded.
+    head: Head,
+    label: Label,
 }
 
 /// How the body comes, and how it goes on.
@@ -32,7 +36,7 @@ enum Wire {
     /// As it is.
     Plain,
     /// Encoded, and it goes on so: what is decoded is only looked at.
-    Encoded(Box<Decoder>),
+    Encoded(Box<Coded>),
     /// Encoded, and it goes on decoded, as it may have to be changed.
     Undone(Box<Undone>),
     /// Nobody can read it, or can no more. It goes on as it comes.
@@ -41,7 +45,7 @@ enum Wire {
 
 #[derive(Debug)]
 struct Undone {
-    decoder: Decoder,
+    coded: Coded,
     /// Whether the next bytes are the rest of a chunk that was withheld: they are decoded.
     rest: Rest,
     broken: Option<DecodeError>,
@@ -51,6 +55,13 @@ struct Undone {
 enum Rest {
     None,
     Awaited,
+}
+
+/// Whether the body is what its `content-encoding` says, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Label {
+    Right,
+    Wrong,
 }
 
 impl Answer {
@@ -64,7 +75,7 @@ impl Answer {
         let codings = response.iter().filter(|(name, _)| *name == "content-encoding").map(|(_, value)| value);
         let wire = match Codings::parse(codings) {
             Ok(codings) if codings.is_identity() => Wire::Plain,
-            Ok(codings) => Wire::Encoded(Box::new(Decoder::new(codings))),
+            Ok(codings) => Wire::Encoded(Box::new(Coded::new(Decoder::new(codings)))),
             Err(_) => Wire::Unread,
         };
         let scanner = format
@@ -72,7 +83,8 @@ impl Answer {
             .map(|format| ResponseScanner::new(operation, format, visibility));
         // Whoever put them there.
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
-        Self { status, operation, scanner, format, visibility, hidden, may_be_cut: false, wire }
+        let (head, label) = (Head::default(), Label::Right);
+        Self { status, operation, scanner, format, visibility, hidden, may_be_cut: false, wire, head, label }
     }
 
     /// What becomes of its headers, and so whether its body may be changed. To be asked once, before the body.
@@ -85,10 +97,10 @@ impl Answer {
             // One event less will come than the upstream counted, or many.
             remove.push("content-length");
             self.wire = match std::mem::replace(&mut self.wire, Wire::Plain) {
-                Wire::Encoded(decoder) => {
+                Wire::Encoded(coded) => {
                     // The upstream was asked for none.
                     remove.push("content-encoding");
-                    Wire::Undone(Box::new(Undone { decoder: *decoder, rest: Rest::None, broken: None }))
+                    Wire::Undone(Box::new(Undone { coded: *coded, rest: Rest::None, broken: None }))
                 }
                 wire => wire,
             };
@@ -112,22 +124,56 @@ impl Answer {
             End::Last => EndOfStream::End,
         };
         match &mut self.wire {
-            Wire::Plain => scanner.feed(chunk, end_of_stream),
+            Wire::Plain => {
+                self.head.extend(chunk);
+                scanner.feed(chunk, end_of_stream)
+            }
             Wire::Unread => Output::Unchanged,
-            Wire::Undone(undone) => undone.feed(scanner, chunk, end_of_stream),
-            Wire::Encoded(decoder) => {
-                let decoded = decoder.feed(chunk, |piece| {
-                    scanner.feed(&Bytes::copy_from_slice(piece), EndOfStream::More);
-                });
-                if end == End::Last {
-                    scanner.feed(&Bytes::new(), EndOfStream::End);
+            Wire::Undone(undone) => match undone.feed(scanner, chunk, end_of_stream) {
+                Ok(output) => output,
+                // The label is off by now, so what goes on is right.
+                Err(plain) => {
+                    (self.wire, self.label) = (Wire::Plain, Label::Wrong);
+                    self.head.extend(&plain);
+                    changed(scanner.feed(&plain, end_of_stream), &plain)
                 }
-                if decoded.is_err() {
-                    self.wire = Wire::Unread;
+            },
+            Wire::Encoded(coded) => {
+                let mut sink = |piece: &[u8]| {
+                    scanner.feed(&Bytes::copy_from_slice(piece), EndOfStream::More);
+                };
+                let fed = coded.feed(chunk, &mut sink);
+                let read = fed.and_then(|()| if end == End::Last { coded.finish(&mut sink) } else { Ok(()) });
+                match read {
+                    Ok(()) => {
+                        scanner.feed(&Bytes::new(), end_of_stream);
+                    }
+                    Err(Undecodable::Plain(bytes)) => {
+                        scanner.feed(&bytes, end_of_stream);
+                        self.head.extend(&bytes);
+                        (self.wire, self.label) = (Wire::Plain, Label::Wrong);
+                    }
+                    Err(Undecodable::Broken(error)) => {
+                        scanner.feed(&Bytes::new(), end_of_stream);
+                        self.label = Label::Wrong;
+                        if !matches!(error, DecodeError::Incomplete(_)) {
+                            self.wire = Wire::Unread;
+                        }
+                    }
                 }
                 Output::Unchanged
             }
         }
+    }
+
+    /// Whether its body is not what its `content-encoding` says, or its lack of one: it was read as something else, or not at all.
+    pub(super) fn is_miscoded(&self) -> bool {
+        self.label == Label::Wrong || self.broken().is_some() || self.is_encoded_in_secret()
+    }
+
+    /// Whether it is encoded and does not say so.
+    fn is_encoded_in_secret(&self) -> bool {
+        matches!(self.wire, Wire::Plain) && !self.head.is_text()
     }
 
     /// What is wrong with an answer that had to be decoded and cannot be. It ends behind what was: it can go on neither way.
@@ -140,7 +186,7 @@ impl Answer {
     /// What it has cost, now that it is complete; [`Answer::counted`], but for what is free unless its answer says so. Of an answer
     /// that nobody could read nobody knows whether it did.
     pub(super) fn finished(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
-        let is_read = !matches!(self.wire, Wire::Unread) || self.format.is_none();
+        let is_read = self.format.is_none() || !(matches!(self.wire, Wire::Unread) || self.is_encoded_in_secret());
         let is_silent = || self.scanner.as_ref().is_none_or(|scanner| scanner.counted().usage.is_none());
         if self.operation.is_free_unless_reported() && is_read && is_silent() {
             return None;
@@ -158,6 +204,7 @@ impl Answer {
         let seen = counted.as_ref().map_or(0, |counted| counted.output_tokens);
         let output = match (self.format, &self.wire) {
             (Some(BodyFormat::EventStream), Wire::Unread) => unreported.whole.max(seen),
+            (Some(BodyFormat::EventStream), _) if self.is_encoded_in_secret() => unreported.whole.max(seen),
             (Some(BodyFormat::EventStream), _) => seen,
             _ => unreported.whole,
         };
@@ -192,36 +239,43 @@ impl Answer {
 }
 
 impl Undone {
-    fn feed(&mut self, scanner: &mut ResponseScanner, chunk: &Bytes, end: EndOfStream) -> Output {
+    /// What goes on in place of a chunk. The error is a body that is not encoded: all of its bytes so far, of which none has gone
+    /// on.
+    fn feed(&mut self, scanner: &mut ResponseScanner, chunk: &Bytes, end: EndOfStream) -> Result<Output, Bytes> {
         let decoded = match std::mem::replace(&mut self.rest, Rest::None) {
             Rest::Awaited => chunk.clone(),
-            Rest::None => self.decode(chunk),
+            Rest::None => self.decode(chunk, end)?,
         };
-        let unfinished = match end {
-            EndOfStream::More => None,
-            EndOfStream::End => self.decoder.finish().err(),
-        };
-        let broken = self.broken.or(unfinished);
         // The bytes of an event that breaks off here must not go on as its end.
-        let output = scanner.feed(&decoded, if broken.is_some() { EndOfStream::More } else { end });
-        // Where the stream has said that it is over, nobody misses a check sum.
-        let is_harmless = |error: &DecodeError| matches!(error, DecodeError::Incomplete(_)) && scanner.counted().done;
-        self.broken = broken.filter(|error| !is_harmless(error));
-        match output {
-            // The proxy has other bytes.
-            Output::Unchanged => Output::Replaced(decoded),
-            Output::Replaced(bytes) => Output::Replaced(bytes),
-            Output::Withheld { passed, rest } => {
-                self.rest = Rest::Awaited;
-                Output::Withheld { passed, rest }
-            }
+        let output = scanner.feed(&decoded, if self.broken.is_some() { EndOfStream::More } else { end });
+        // Where the stream has said that it is over, nobody misses a check sum, and whatever follows is none of its events.
+        self.broken = self.broken.filter(|_| !scanner.counted().done);
+        if let Output::Withheld { .. } = output {
+            self.rest = Rest::Awaited;
         }
+        // The proxy has other bytes.
+        Ok(changed(output, &decoded))
     }
 
-    fn decode(&mut self, chunk: &[u8]) -> Bytes {
+    fn decode(&mut self, chunk: &[u8], end: EndOfStream) -> Result<Bytes, Bytes> {
         let mut decoded = BytesMut::new();
-        self.broken = self.decoder.feed(chunk, |piece| decoded.extend_from_slice(piece)).err();
-        decoded.freeze()
+        let mut sink = |piece: &[u8]| decoded.extend_from_slice(piece);
+        let fed = self.coded.feed(chunk, &mut sink);
+        let read = fed.and_then(|()| if end == EndOfStream::End { self.coded.finish(&mut sink) } else { Ok(()) });
+        match read {
+            Ok(()) => {}
+            Err(Undecodable::Broken(error)) => self.broken = Some(error),
+            Err(Undecodable::Plain(bytes)) => return Err(bytes),
+        }
+        Ok(decoded.freeze())
+    }
+}
+
+/// The same output, of bytes that the proxy does not have.
+fn changed(output: Output, bytes: &Bytes) -> Output {
+    match output {
+        Output::Unchanged => Output::Replaced(bytes.clone()),
+        output => output,
     }
 }
 

@@ -78,6 +78,9 @@ pub enum Outcome {
     },
     /// It was ended in the middle of its answer: a limit that must not be overdrawn had no more.
     Cut,
+    /// Its body was not what its `content-encoding` says, or expanded without measure. It went through if it did not have to be
+    /// changed, or was read as it is; else it was ended with an error.
+    Miscoded,
     /// Client, upstream or proxy went away.
     Cancelled,
 }

@@ -531,6 +531,7 @@ fn outcome(outcome: Outcome) -> &'static str {
         },
         Outcome::Local { reason, .. } => reason,
         Outcome::Cut => "cut",
+        Outcome::Miscoded => "miscoded",
         Outcome::Cancelled => "cancelled",
     }
 }
@@ -542,6 +543,7 @@ fn error_type(outcome: Outcome) -> &'static str {
         Outcome::Answered(_) => "upstream_5xx",
         Outcome::Local { reason, .. } => reason,
         Outcome::Cut => "cut",
+        Outcome::Miscoded => "miscoded",
         Outcome::Cancelled => "cancelled",
     }
 }

@@ -42,15 +42,27 @@ pub enum Coding {
     Zstd,
     /// Says `gzip` and is as it is.
     Lie,
+    /// Is gzip and does not say so.
+    HiddenGzip,
+    /// `gzip`, a member for each piece.
+    GzipMembers,
+    /// `gzip`, and something that is none behind it.
+    GzipTrailing,
+    /// `gzip` without its last bytes.
+    GzipShort,
 }
 
 impl Coding {
-    /// The coding of the header `x-sim-encode`: a coding's name, `raw-deflate`, `lie`, or `auto` for the best that the request accepts.
+    /// The coding of the header `x-sim-encode`: a coding's name, `raw-deflate`, one that lies, or `auto` for the best that the request accepts.
     pub(crate) fn asked_for(text: &str, request: &HeaderMap) -> Option<Self> {
         match text {
             "auto" => Some(Self::accepted(request)),
             "raw-deflate" => Some(Self::RawDeflate),
             "lie" => Some(Self::Lie),
+            "hidden-gzip" => Some(Self::HiddenGzip),
+            "gzip-members" => Some(Self::GzipMembers),
+            "gzip-trailing" => Some(Self::GzipTrailing),
+            "gzip-short" => Some(Self::GzipShort),
             name => Self::named(name),
         }
     }
@@ -85,8 +97,8 @@ impl Coding {
     /// What `content-encoding` says.
     pub(crate) fn header(self) -> Option<(HeaderName, HeaderValue)> {
         let name = match self {
-            Self::Identity => return None,
-            Self::Gzip | Self::Lie => "gzip",
+            Self::Identity | Self::HiddenGzip => return None,
+            Self::Gzip | Self::Lie | Self::GzipMembers | Self::GzipTrailing | Self::GzipShort => "gzip",
             Self::Deflate | Self::RawDeflate => "deflate",
             Self::Brotli => "br",
             Self::Zstd => "zstd",
@@ -106,10 +118,22 @@ fn weighted(item: &str) -> (&str, f32) {
     }
 }
 
+/// How gzip ends.
+#[derive(Clone, Copy)]
+pub(crate) enum Tail {
+    Right,
+    Trailing,
+    Missing,
+}
+
+/// What is behind gzip that has something behind it.
+const GARBAGE: &[u8] = b"\0\0 none of it";
+
 /// A body's encoder, which gives all of its input at once.
 pub(crate) enum Encoder {
     Identity,
-    Gzip(GzEncoder<Vec<u8>>),
+    Gzip(GzEncoder<Vec<u8>>, Tail),
+    GzipMembers,
     Deflate(ZlibEncoder<Vec<u8>>),
     RawDeflate(DeflateEncoder<Vec<u8>>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
@@ -121,7 +145,10 @@ impl Encoder {
         let fast = Compression::fast();
         Ok(match coding {
             Coding::Identity | Coding::Lie => Self::Identity,
-            Coding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), fast)),
+            Coding::Gzip | Coding::HiddenGzip => Self::Gzip(GzEncoder::new(Vec::new(), fast), Tail::Right),
+            Coding::GzipTrailing => Self::Gzip(GzEncoder::new(Vec::new(), fast), Tail::Trailing),
+            Coding::GzipShort => Self::Gzip(GzEncoder::new(Vec::new(), fast), Tail::Missing),
+            Coding::GzipMembers => Self::GzipMembers,
             Coding::Deflate => Self::Deflate(ZlibEncoder::new(Vec::new(), fast)),
             Coding::RawDeflate => Self::RawDeflate(DeflateEncoder::new(Vec::new(), fast)),
             Coding::Brotli => Self::Brotli(Box::new(brotli::CompressorWriter::new(
@@ -145,7 +172,12 @@ impl Encoder {
         }
         match self {
             Self::Identity => Ok(Bytes::copy_from_slice(bytes)),
-            Self::Gzip(encoder) => flushed!(encoder),
+            Self::Gzip(encoder, _) => flushed!(encoder),
+            Self::GzipMembers => {
+                let mut member = GzEncoder::new(Vec::new(), Compression::fast());
+                member.write_all(bytes)?;
+                Ok(member.finish()?.into())
+            }
             Self::Deflate(encoder) => flushed!(encoder),
             Self::RawDeflate(encoder) => flushed!(encoder),
             Self::Brotli(encoder) => flushed!(encoder),
@@ -156,8 +188,9 @@ impl Encoder {
     /// What follows the last bytes.
     pub(crate) fn finish(self) -> io::Result<Bytes> {
         Ok(match self {
-            Self::Identity => Bytes::new(),
-            Self::Gzip(encoder) => encoder.finish()?.into(),
+            Self::Identity | Self::GzipMembers | Self::Gzip(_, Tail::Missing) => Bytes::new(),
+            Self::Gzip(encoder, Tail::Right) => encoder.finish()?.into(),
+            Self::Gzip(encoder, Tail::Trailing) => [&encoder.finish()?, GARBAGE].concat().into(),
             Self::Deflate(encoder) => encoder.finish()?.into(),
             Self::RawDeflate(encoder) => encoder.finish()?.into(),
             Self::Brotli(encoder) => encoder.into_inner().into(),
@@ -199,7 +232,9 @@ fn undone(body: Bytes, coding: Coding, max_bytes: usize) -> Result<Bytes, Decode
     };
     match coding {
         Coding::Identity | Coding::Lie => Ok(body),
-        Coding::Gzip => limited(&mut MultiGzDecoder::new(bytes)),
+        Coding::Gzip | Coding::HiddenGzip | Coding::GzipMembers | Coding::GzipTrailing | Coding::GzipShort => {
+            limited(&mut MultiGzDecoder::new(bytes))
+        }
         Coding::Deflate => match limited(&mut ZlibDecoder::new(bytes)) {
             Err(DecodeError::Broken(_)) => limited(&mut DeflateDecoder::new(bytes)),
             outcome => outcome,

@@ -25,7 +25,8 @@ use crate::{
 pub const FAULT_HEADER: &str = "x-sim-fault";
 
 /// The header that sets the answer's content coding: `gzip`, `br`, `zstd`, `deflate` (`raw-deflate` without zlib's format), `auto` for the best that
-/// `accept-encoding` allows, or `lie`, which says gzip and sends the answer plain.
+/// `accept-encoding` allows, or one that lies: `lie` says gzip and sends the answer plain, `hidden-gzip` the other way round; `gzip-members` has many
+/// members, `gzip-trailing` has something behind it, `gzip-short` lacks its last bytes.
 pub const ENCODE_HEADER: &str = "x-sim-encode";
 
 /// The largest body that is read; the connection of a larger one is reset.

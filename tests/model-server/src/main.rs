@@ -31,7 +31,9 @@ Headers of a request:
   x-sim-reasoning-tokens: N   so many of them are reasoning
   x-sim-tools: N              the answer calls so many of the request's tools
   x-sim-encode: CODING        gzip, br, zstd, deflate, raw-deflate; auto: the best that accept-encoding allows;
-                              lie: says gzip and is plain
+                              lie: says gzip and is plain; hidden-gzip: is gzip and does not say so
+                              gzip-members, gzip-trailing, gzip-short: of many members, with something behind it,
+                              without its last bytes
   x-sim-fault: EFFECTS        what goes wrong: effects from the list below, with commas between them
 
 Effects:

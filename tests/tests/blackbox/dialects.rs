@@ -220,6 +220,7 @@ async fn an_answer_whose_coding_lies_is_passed_as_it_is() {
     for (path, body) in streaming() {
         let answer = twins.ask(path, &streamed(&body), &[("x-sim-encode", "lie")]).await;
         assert_eq!((answer.status, answer.header("content-encoding")), (200, Some("gzip")), "{path}");
+        twins.agree(path).await;
     }
     residue::none(&twins.stack).await;
 }

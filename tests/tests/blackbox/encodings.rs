@@ -8,7 +8,7 @@ use attache_tests::{Answer, Client, Envoy, Stack, client::StreamEnd};
 use bytes::Bytes;
 use flate2::{
     Compression,
-    read::{DeflateDecoder, GzDecoder, ZlibDecoder},
+    read::{DeflateDecoder, GzDecoder, MultiGzDecoder, ZlibDecoder},
     write::{DeflateEncoder, GzEncoder, ZlibEncoder},
 };
 use reqwest::Method;
@@ -308,15 +308,93 @@ async fn where_something_is_to_be_taken_out_no_coding_is_asked_for_and_one_that_
 }
 
 #[tokio::test]
-async fn an_answer_whose_coding_lies_passes_where_it_can_and_ends_in_an_error_where_it_had_to_be_changed() {
+async fn an_answer_that_says_gzip_and_is_plain_is_read_as_it_is() {
     let stack = stack().await;
     let mut charges = Charges(0.0);
-    let client = client(&stack).with_header("x-sim-answer-tokens", "5").with_header("x-sim-encode", "lie");
+    let client = client(&stack).with_header("x-sim-answer-tokens", "5");
+    let plain = client.stream_chat(&chat("m")).await.unwrap().rest().await;
+    let total = charges.charged(&stack).await;
+    let client = client.with_header("x-sim-encode", "lie");
     let answer = client.chat(&chat("m")).await.unwrap();
-    assert_eq!((answer.status, answer.header("content-encoding")), (200, Some("gzip")));
-    assert!(answer.json().unwrap()["usage"].is_object(), "as it came");
-    assert!(charges.charged(&stack).await > 0.0);
+    assert_eq!((answer.status, answer.header("content-encoding")), (200, Some("gzip")), "as it came");
+    assert_eq!(answer.json().unwrap()["usage"]["total_tokens"].as_f64(), Some(total));
+    assert_eq!(charges.charged(&stack).await, total);
+    for pieces in ["", "split=1", "split=40"] {
+        let client = client.clone().with_header("x-sim-fault", pieces);
+        // The usage is taken out, and the label with it.
+        let events = client.stream_chat(&chat("m")).await.unwrap();
+        assert_eq!(events.header("content-encoding"), None);
+        let events = events.rest().await;
+        assert_eq!((events.text(), events.data.len(), events.is_done()), (plain.text(), plain.data.len(), true));
+        assert!(events.json().all(|event| event["usage"].is_null()), "{:?}", events.data);
+        assert_eq!(charges.charged(&stack).await, total, "{pieces}");
+        // It is the client's own, and passes with its label.
+        let mut body = chat("m");
+        body["stream_options"] = json!({"include_usage": true});
+        let events = client.stream_chat(&body).await.unwrap();
+        assert_eq!(events.header("content-encoding"), Some("gzip"));
+        let events = events.rest().await;
+        assert!(events.is_done() && events.json().any(|event| event["usage"].is_object()), "{:?}", events.data);
+        assert_eq!(charges.charged(&stack).await, total, "{pieces}");
+    }
+    counted(&stack, "miscoded", 7).await;
+    assert_eq!(stack.sidecar_metrics().await.unwrap().sum("attache_cancelled_total", &[]), 0.0);
+}
 
+#[tokio::test]
+async fn an_answer_that_is_gzip_of_another_kind_than_it_says_goes_on_byte_for_byte_where_it_can() {
+    let stack = stack().await;
+    let mut charges = Charges(0.0);
+    let client = client(&stack).with_header("x-sim-answer-tokens", "5").with_header("accept-encoding", "gzip");
+    let plain = client.stream_chat(&chat("m")).await.unwrap().rest().await;
+    let total = charges.charged(&stack).await;
+    let mut asked = chat("m");
+    (asked["stream"], asked["stream_options"]) = (json!(true), json!({"include_usage": true}));
+    let mut miscoded = 0;
+    for (coding, is_miscoded, is_reported) in [
+        ("gzip-members", false, true),
+        ("gzip-trailing", true, true),
+        ("gzip-short", true, true),
+        ("hidden-gzip", true, false),
+    ] {
+        let client = client.clone().with_header("x-sim-encode", coding);
+        let answer = client.chat(&asked).await.unwrap();
+        assert_eq!(answer.header("content-encoding"), Some("gzip").filter(|_| coding != "hidden-gzip"));
+        let mut text = Vec::new();
+        // What is wrong behind the data is for the client to judge.
+        let _ = MultiGzDecoder::new(&answer.body[..]).read_to_end(&mut text);
+        assert!(text.ends_with(b"data: [DONE]\n\n"), "{coding}");
+        let charged = charges.charged(&stack).await;
+        assert!(if is_reported { charged == total } else { charged > total }, "{coding}: {charged}, not {total}");
+
+        // The usage is ours, so it goes on decoded; but where nobody saw that it is encoded.
+        let answer =
+            client.chat(&json!({"stream": true, "model": "m", "messages": chat("m")["messages"]})).await.unwrap();
+        assert_eq!(answer.header("content-encoding"), None, "{coding}");
+        if coding == "hidden-gzip" {
+            assert!(answer.body.starts_with(b"\x1f\x8b"));
+        } else {
+            assert_eq!(answer.text().matches("data: ").count(), plain.data.len(), "{coding}: {}", answer.text());
+            assert!(answer.text().ends_with("data: [DONE]\n\n"), "{coding}: {}", answer.text());
+        }
+        let charged = charges.charged(&stack).await;
+        assert!(if is_reported { charged == total } else { charged > total }, "{coding}: {charged}, not {total}");
+        miscoded += if !is_miscoded {
+            0
+        } else if coding == "hidden-gzip" {
+            2
+        } else {
+            1
+        };
+    }
+    counted(&stack, "miscoded", miscoded).await;
+}
+
+#[tokio::test]
+async fn an_encoded_stream_that_breaks_off_ends_in_an_error_where_it_had_to_be_changed() {
+    let stack = stack().await;
+    let client = client(&stack).with_header("x-sim-answer-tokens", "5").with_header("x-sim-encode", "gzip-short");
+    let client = client.with_header("x-sim-fault", "truncate=3");
     let events = client.stream_chat(&chat("m")).await.unwrap();
     assert_eq!(events.header("content-encoding"), None);
     let events = events.rest().await;
@@ -324,6 +402,7 @@ async fn an_answer_whose_coding_lies_passes_where_it_can_and_ends_in_an_error_wh
     assert_eq!((errors.len(), &errors[0]["error"]["type"]), (1, &json!("server_error")), "{:?}", events.data);
     assert!(events.end == StreamEnd::Cut || events.is_done());
     residue::none(&stack).await;
+    counted(&stack, "miscoded", 1).await;
 }
 
 #[tokio::test]

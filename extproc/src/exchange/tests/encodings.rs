@@ -238,26 +238,132 @@ fn the_rest_of_a_chunk_that_waited_for_room_goes_on_decoded() {
 }
 
 #[test]
-fn an_answer_whose_coding_lies_or_is_unknown_passes_and_is_estimated() {
+fn an_answer_in_a_coding_that_nobody_knows_passes_and_is_estimated() {
     let plain = format!("{}{USAGE}{DONE}", CONTENT.repeat(2));
-    for encoding in ["gzip", "compress", "gzip, gzip, gzip, gzip"] {
-        let mut table = Table::set(Profile::Streamed);
-        released(table.post(&streamed_with_usage(), &[]));
-        assert_eq!(head(&mut table, "text/event-stream", encoding).remove, Vec::<&str>::new());
-        assert_eq!(feed(&mut table, plain.as_bytes(), End::More), Body::Unchanged);
-        assert_eq!(feed(&mut table, b"", End::Last), Body::Unchanged);
-        let counted = usage(&mut table);
-        let output = counted.usage().output;
-        assert!(
-            matches!(counted, Counted::Estimated(_)) && output > 2,
-            "{encoding}: {output}, nobody saw that it was 2"
-        );
+    for encoding in ["compress", "gzip, gzip, gzip, gzip"] {
+        // Where nobody can read it, nobody can take anything out.
+        for body in [streamed(), streamed_with_usage()] {
+            let mut table = Table::set(Profile::Streamed);
+            released(table.post(&body, &[]));
+            assert_eq!(head(&mut table, "text/event-stream", encoding).remove, Vec::<&str>::new());
+            assert_eq!(feed(&mut table, plain.as_bytes(), End::More), Body::Unchanged);
+            assert_eq!(feed(&mut table, b"", End::Last), Body::Unchanged);
+            let Summary { outcome, usage: counted, .. } = table.exchange.take_summary().unwrap();
+            let output = counted.unwrap().usage().output;
+            assert!(matches!(counted, Some(Counted::Estimated(_))) && output > 2, "{output}, nobody saw that it was 2");
+            assert_eq!(outcome, Outcome::Answered(200));
+        }
     }
-    // Where nobody can read it, nobody can take anything out.
+}
+
+#[test]
+fn an_answer_that_says_it_is_encoded_and_is_not_is_read_as_it_is() {
+    let stream = format!("{}{USAGE}{DONE}", "data: {\"choices\":[{\"delta\":{\"content\":\"é\"}}]}\n\n".repeat(2));
+    let whole = r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
+    for (request, content_type, text, taken_out) in [
+        (streamed_with_usage(), "text/event-stream", stream.as_str(), ""),
+        (streamed(), "text/event-stream", &stream, USAGE),
+        (chat("assistant"), "application/json", whole, ""),
+    ] {
+        for encoding in ["gzip", "zstd", "br", "deflate", "gzip, br"] {
+            for size in [1, 7, text.len()] {
+                let mut table = Table::set(Profile::Streamed);
+                released(table.post(&request, &[]));
+                let removed = head(&mut table, content_type, encoding).remove.contains(&"content-encoding");
+                assert_eq!(removed, !taken_out.is_empty(), "it goes on with its label, unless it has to be changed");
+                let mut sent = Vec::new();
+                for chunk in text.as_bytes().chunks(size) {
+                    match feed(&mut table, chunk, End::More) {
+                        Body::Unchanged => sent.extend_from_slice(chunk),
+                        Body::Replaced(bytes) => sent.extend_from_slice(&bytes),
+                    }
+                }
+                feed(&mut table, b"", End::Last);
+                assert_eq!(String::from_utf8(sent).unwrap(), text.replace(taken_out, ""), "{encoding}, {size}");
+                let summary = table.exchange.take_summary().unwrap();
+                assert_eq!(summary.outcome, Outcome::Miscoded, "{encoding}, {size}");
+                let counted = summary.usage;
+                assert!(
+                    matches!(counted, Some(Counted::Reported(usage)) if usage.total == 7),
+                    "{encoding}: {counted:?}"
+                );
+            }
+        }
+    }
+    // Without a usage, by what was seen.
     let mut table = Table::set(Profile::Streamed);
-    released(table.post(&streamed(), &[]));
-    assert_eq!(head(&mut table, "text/event-stream", "compress").remove, Vec::<&str>::new());
-    assert_eq!(feed(&mut table, plain.as_bytes(), End::Last), Body::Unchanged);
+    released(table.post(&streamed_with_usage(), &[]));
+    head(&mut table, "text/event-stream", "gzip");
+    feed(&mut table, CONTENT.repeat(3).as_bytes(), End::Last);
+    assert!(matches!(usage(&mut table), Counted::Estimated(usage) if usage.output == 3));
+}
+
+#[test]
+fn an_answer_that_is_encoded_and_does_not_say_so_passes_as_it_is_and_is_estimated() {
+    let text = format!("{}{USAGE}{DONE}", CONTENT.repeat(2));
+    let encoded = [gzip(&text), zstd::encode_all(text.as_bytes(), 1).unwrap()];
+    for (request, content_type) in [
+        (streamed(), "text/event-stream"),
+        (streamed_with_usage(), "text/event-stream"),
+        (chat("assistant"), "application/json"),
+    ] {
+        for encoded in &encoded {
+            for size in [1, 7, encoded.len()] {
+                let mut table = Table::set(Profile::Streamed);
+                released(table.post(&request, &[]));
+                table.answer_head("200", content_type, "10.0.0.1:80");
+                let mut sent = Vec::new();
+                for (index, chunk) in encoded.chunks(size).enumerate() {
+                    let end = if (index + 1) * size >= encoded.len() { End::Last } else { End::More };
+                    match feed(&mut table, chunk, end) {
+                        Body::Unchanged => sent.extend_from_slice(chunk),
+                        Body::Replaced(bytes) => sent.extend_from_slice(&bytes),
+                    }
+                }
+                assert_eq!(&sent, encoded, "{size}");
+                let summary = table.exchange.take_summary().unwrap();
+                assert_eq!(summary.outcome, Outcome::Miscoded);
+                let counted = summary.usage.unwrap();
+                let output = counted.usage().output;
+                assert!(matches!(counted, Counted::Estimated(_)) && output > 2, "{output}, nobody saw that it was 2");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_breaks_in_an_encoded_answer_that_passes_is_charged_by_what_was_seen_before() {
+    let encoded = gzip_flushed(&[CONTENT, CONTENT, USAGE, DONE]);
+    let [first, second, usage_event, done, end] = encoded.as_slice() else { panic!("{}", encoded.len()) };
+    let whole = encoded.concat();
+    let before: &[u8] = &[&first[..], second].concat();
+    let told: &[u8] = &[before, usage_event, done].concat();
+    for (body, outcome, output) in [
+        // It breaks off: what came is all there is.
+        (before.to_vec(), Outcome::Miscoded, Some(2)),
+        // What comes after the break is not seen, and it may be anything.
+        ([before, b"\xff\xff\xff garbage"].concat(), Outcome::Miscoded, None),
+        // The usage was told before.
+        (told.to_vec(), Outcome::Miscoded, Some(2)),
+        ([told, &end[..end.len() - 4], b"abcd"].concat(), Outcome::Miscoded, Some(2)),
+        ([&whole[..], b"garbage"].concat(), Outcome::Miscoded, Some(2)),
+        // Members one behind the other are one body.
+        ([gzip(CONTENT), gzip(&format!("{CONTENT}{USAGE}{DONE}"))].concat(), Outcome::Answered(200), Some(2)),
+    ] {
+        for size in [5, body.len()] {
+            let mut table = Table::set(Profile::Streamed);
+            released(table.post(&streamed_with_usage(), &[]));
+            head(&mut table, "text/event-stream", "gzip");
+            for chunk in body.chunks(size) {
+                assert_eq!(feed(&mut table, chunk, End::More), Body::Unchanged);
+            }
+            assert_eq!(feed(&mut table, b"", End::Last), Body::Unchanged);
+            let summary = table.exchange.take_summary().unwrap();
+            let found = summary.usage.unwrap().usage().output;
+            assert_eq!(summary.outcome, outcome, "{body:?}");
+            assert!(output.map_or(found > 2, |output| found == output), "{found} of {output:?}");
+        }
+    }
 }
 
 #[test]
@@ -300,7 +406,9 @@ fn an_answer_that_must_be_decoded_and_cannot_be_ends_in_an_error_behind_what_was
     assert_eq!(error(&sent)["error"]["type"], "server_error");
     let reset_at = table.exchange.poll_timeout().unwrap();
     assert!(matches!(table.exchange.handle_timeout(reset_at), Action::Respond(_)));
-    assert!(matches!(usage(&mut table), Counted::Estimated(usage) if usage.output == 1), "what was delivered");
+    let Summary { outcome, usage: counted, .. } = table.exchange.take_summary().unwrap();
+    assert_eq!(outcome, Outcome::Miscoded);
+    assert!(matches!(counted, Some(Counted::Estimated(usage)) if usage.output == 1), "what was delivered");
 
     // At the end, where the upstream takes it for complete.
     let mut table = begun();
@@ -316,6 +424,18 @@ fn an_answer_that_must_be_decoded_and_cannot_be_ends_in_an_error_behind_what_was
     let sent = cut(&mut table, &[(&encoded[0], End::More), (&encoded[1], End::Last)]);
     assert_eq!(sent, format!("{CONTENT}{DONE}"));
     assert_eq!(table.exchange.take_summary().unwrap().outcome, Outcome::Answered(200));
+
+    // Something follows the end that the stream has said.
+    for format in
+        [gzip(&format!("{CONTENT}{DONE}")), zstd::encode_all(format!("{CONTENT}{DONE}").as_bytes(), 1).unwrap()]
+    {
+        let mut table = Table::set(Profile::Streamed);
+        released(table.post(&streamed(), &[]));
+        head(&mut table, "text/event-stream", if format[0] == 0x1f { "gzip" } else { "zstd" });
+        let sent = cut(&mut table, &[(&format, End::More), (b"garbage", End::More), (b"more", End::Last)]);
+        assert_eq!(sent, format!("{CONTENT}{DONE}"));
+        assert_eq!(table.exchange.take_summary().unwrap().outcome, Outcome::Answered(200));
+    }
 }
 
 #[test]

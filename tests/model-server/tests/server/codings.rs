@@ -67,6 +67,30 @@ async fn auto_honours_what_the_client_accepts_and_a_lie_is_plain() {
     assert_eq!(wrong.status(), 400);
 }
 
+#[tokio::test]
+async fn gzip_that_is_not_as_it_should_be_has_all_of_the_answer() {
+    let server = start().await;
+    let plain = text_of(chat(&server, &json!({"stream": true}))).await;
+    let events = plain.matches("data: ").count();
+    for (coding, header) in [
+        ("hidden-gzip", None),
+        ("gzip-members", Some("gzip")),
+        ("gzip-trailing", Some("gzip")),
+        ("gzip-short", Some("gzip")),
+    ] {
+        let response = chat(&server, &json!({"stream": true})).header(ENCODE_HEADER, coding).send().await.unwrap();
+        let encoding = response.headers().get("content-encoding").map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(encoding.as_deref(), header, "{coding}");
+        let bytes = response.bytes().await.unwrap();
+        let (mut text, mut decoder) = (Vec::new(), flate2::read::MultiGzDecoder::new(&bytes[..]));
+        let read = decoder.read_to_end(&mut text);
+        assert_eq!(read.is_ok(), coding != "gzip-trailing" && coding != "gzip-short", "{coding}");
+        assert_eq!(String::from_utf8(text).unwrap().matches("data: ").count(), events, "{coding}");
+        let members = bytes.windows(3).filter(|bytes| *bytes == [0x1f, 0x8b, 8]).count();
+        assert_eq!(members > 1, coding == "gzip-members", "{coding}");
+    }
+}
+
 async fn post_encoded(server: &ModelServer, coding: &'static str, body: Vec<u8>) -> reqwest::Response {
     let request = Client::new().post(format!("{}/v1/chat/completions", server.url()));
     request.header("content-encoding", coding).body(body).send().await.unwrap()
