@@ -108,8 +108,19 @@ pub(crate) enum Figure {
     CacheCreationShort,
     /// `ephemeral_1h_input_tokens`: the other part.
     CacheCreationLong,
-    /// `cache_write_tokens` of the details of the input, which are in it.
+    /// `cache_write_tokens` of the details of the input, which are in it: OpenAI's and OpenRouter's name.
     CacheWritten,
+    /// `cache_creation_tokens` of the same: LiteLLM's.
+    CacheCreated,
+    /// `cache_creation_input_tokens` of the same: Model Studio's.
+    CacheCreatedInput,
+    /// `created_cache_tokens` of the same: vLLM's.
+    CreatedCache,
+    /// `ephemeral_5m_input_tokens` of the `cache_creation` (Model Studio) or `cache_creation_token_details` (LiteLLM) of the same: a part
+    /// of the three above.
+    CacheCreatedShort,
+    /// `ephemeral_1h_input_tokens`: the other part.
+    CacheCreatedLong,
     /// `reasoning_tokens` of the details of the output.
     Reasoning,
     /// `reasoning_tokens` beside `completion_tokens`: SGLang's place for them.
@@ -152,8 +163,9 @@ impl Figures {
 
     /// The account that they make; `None` where neither input nor output nor a total is told.
     ///
-    /// 1. What came from a cache is in the input, wherever the server puts it, and what Anthropic's has beside its input is
-    ///    added to it, once.
+    /// 1. What came from a cache, or was written to one, is in the input, wherever the server puts it, and what Anthropic's has
+    ///    beside its input is added to it, once. What stands in the details of the input is in it already. Under several names it
+    ///    is one and the same, so the largest figure holds.
     /// 2. Of input, output and total, two tell the third, unless they contradict each other. A total alone is input: those who
     ///    send it alone (rerankers) write nothing.
     /// 3. What a total has beyond input and output is output, as the thoughts of Gemini's and Grok's models are, which are in
@@ -193,13 +205,16 @@ impl Figures {
         if reasoning > output {
             output = output.saturating_add(reasoning);
         }
+        let within = add(get(Figure::CacheCreatedShort), get(Figure::CacheCreatedLong));
+        let written = [Figure::CacheWritten, Figure::CacheCreated, Figure::CacheCreatedInput, Figure::CreatedCache];
+        let written = written.into_iter().filter_map(get).chain(within).chain(created).max();
         let cached = get(Figure::Cached).or(get(Figure::CacheHit)).or(read);
         let usage = Usage {
             input,
             output,
             total: 0,
             cached_input: cached.or(get(Figure::CachedBeside)).or(get(Figure::Reused)).unwrap_or_default(),
-            cache_creation_input: created.or(get(Figure::CacheWritten)).unwrap_or_default(),
+            cache_creation_input: written.unwrap_or_default(),
             reasoning,
         };
         Some(Account { usage: usage.consistent(), told })

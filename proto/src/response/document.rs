@@ -14,8 +14,8 @@ use crate::usage::{Account, Figure, Figures};
 /// How many bytes of a key or value are kept. What is longer is none of ours.
 const MAX_KEPT_BYTES: usize = 4096;
 
-/// How deep the places lie that we are after: a delta is in a choice, in the choices, in the root.
-const MAX_PLACES: usize = 4;
+/// How deep the places lie that we are after: what was written to a cache is in the details of a usage, in the answer, in an event.
+const MAX_PLACES: usize = 5;
 
 /// The one kind of event of the Responses API whose `delta` is no text.
 const SOUND: &[u8] = b"response.audio.delta";

@@ -82,6 +82,8 @@ pub(super) enum Place {
     OutputDetails,
     /// Its `cache_creation`.
     CacheCreation,
+    /// That of its details of the input.
+    CacheCreationWithin,
     /// `x_groq`
     Groq,
     /// Cohere's `meta`.
@@ -170,12 +172,21 @@ impl Place {
             Self::InputDetails => match key {
                 b"cached_tokens" => Some(Member::Figure(Figure::Cached)),
                 b"cache_write_tokens" => Some(Member::Figure(Figure::CacheWritten)),
+                b"cache_creation_tokens" => Some(Member::Figure(Figure::CacheCreated)),
+                b"cache_creation_input_tokens" => Some(Member::Figure(Figure::CacheCreatedInput)),
+                b"created_cache_tokens" => Some(Member::Figure(Figure::CreatedCache)),
+                b"cache_creation" | b"cache_creation_token_details" => Some(Member::Object(Self::CacheCreationWithin)),
                 _ => None,
             },
             Self::OutputDetails => (key == b"reasoning_tokens").then_some(Member::Figure(Figure::Reasoning)),
             Self::CacheCreation => match key {
                 b"ephemeral_5m_input_tokens" => Some(Member::Figure(Figure::CacheCreationShort)),
                 b"ephemeral_1h_input_tokens" => Some(Member::Figure(Figure::CacheCreationLong)),
+                _ => None,
+            },
+            Self::CacheCreationWithin => match key {
+                b"ephemeral_5m_input_tokens" => Some(Member::Figure(Figure::CacheCreatedShort)),
+                b"ephemeral_1h_input_tokens" => Some(Member::Figure(Figure::CacheCreatedLong)),
                 _ => None,
             },
             Self::Groq => (key == b"usage").then_some(Member::Account(Self::Usage, Rank::Second)),

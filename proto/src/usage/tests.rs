@@ -56,6 +56,22 @@ fn a_part_is_at_most_its_whole_and_reasoning_beyond_the_output_is_added_to_it() 
 }
 
 #[test]
+fn what_is_written_to_a_cache_counts_once_under_whatever_names() {
+    use Figure::*;
+    let expected = Some(Usage { cached_input: 3, cache_creation_input: 9, ..sides(20, 2) });
+    let names = [CacheWritten, CacheCreated, CacheCreatedInput, CreatedCache, CacheCreatedLong, CacheCreation];
+    for name in names {
+        let told = [(Prompt, "20"), (Completion, "2"), (Cached, "3"), (name, "9")];
+        assert_eq!(usage(&told), expected, "{name:?}");
+        // As LiteLLM has it: under its own name, in parts, and beside the prompt under Anthropic's.
+        let parts = [(CacheCreatedShort, "4"), (CacheCreatedLong, "5"), (CacheCreation, "9"), (CacheRead, "3")];
+        assert_eq!(usage(&[&told[..], &parts].concat()), expected, "{name:?}");
+    }
+    let responses = [(Input, "20"), (Output, "2"), (Cached, "3"), (CacheWritten, "9"), (CacheCreated, "0")];
+    assert_eq!(usage(&responses), expected);
+}
+
+#[test]
 fn what_anthropics_cache_gave_and_took_is_input_once() {
     use Figure::*;
     let parts = [(CacheCreationShort, "60"), (CacheCreationLong, "40")];
@@ -128,13 +144,13 @@ proptest! {
 
     #[test]
     fn every_account_is_consistent_and_none_is_lower_than_what_was_said(
-        figures in prop::collection::vec((0..19_usize, prop_oneof![0..50_u64, 0..=1_u64 << 53]), 0..12),
+        figures in prop::collection::vec((0..24_usize, prop_oneof![0..50_u64, 0..=1_u64 << 53]), 0..12),
     ) {
         use Figure::*;
         let all = [
             Prompt, Input, Completion, Output, Total, Cached, CacheHit, CachedBeside, CacheRead, CacheCreation,
-            CacheCreationShort, CacheCreationLong, CacheWritten, Reasoning, ReasoningBeside, AudioSeconds, Evaluated,
-            Reused, Predicted,
+            CacheCreationShort, CacheCreationLong, CacheWritten, CacheCreated, CacheCreatedInput, CreatedCache,
+            CacheCreatedShort, CacheCreatedLong, Reasoning, ReasoningBeside, AudioSeconds, Evaluated, Reused, Predicted,
         ];
         let mut counts = Figures::default();
         for (index, count) in figures {

@@ -97,20 +97,27 @@ fn usage() -> impl Strategy<Value = Value> {
         "input_tokens_details",
         "completion_tokens_details",
         "output_tokens_details",
+        "input_token_details",
+        "output_token_details",
         "cache_creation",
         "iterations",
     ]);
     let detail = members(&[
         "cached_tokens",
         "cache_write_tokens",
+        "cache_creation_tokens",
+        "cache_creation_input_tokens",
+        "created_cache_tokens",
         "reasoning_tokens",
         "ephemeral_5m_input_tokens",
         "ephemeral_1h_input_tokens",
         "input_tokens",
     ]);
+    let parts = members(&["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"]);
+    let nested = named(&["cache_creation", "cache_creation_token_details", "cached_tokens"], parts);
     let member = prop_oneof![
         3 => (figures, figure()),
-        1 => (details, prop_oneof![4 => detail, 1 => value()]),
+        1 => (details, prop_oneof![4 => detail, 1 => nested, 1 => value()]),
     ];
     prop_oneof![8 => prop::collection::vec(member, 0..8).prop_map(object), 1 => value()]
 }

@@ -113,16 +113,15 @@ fn timings(timings: &Value) -> Option<Usage> {
 fn account(usage: &Value) -> Option<Usage> {
     let usage = usage.as_object()?;
     let get = |key: &str| usage.get(key).and_then(count);
-    let detail = |objects: [&str; 2], key: &str| {
+    let detail = |objects: [&str; 3], key: &str| {
         let found = usage.iter().filter(|(name, _)| objects.contains(&name.as_str()));
         found.filter_map(|(_, details)| count(details.as_object()?.get(key)?)).next_back()
     };
-    const INPUT: [&str; 2] = ["prompt_tokens_details", "input_tokens_details"];
-    const OUTPUT: [&str; 2] = ["completion_tokens_details", "output_tokens_details"];
-    let of_creation = |key: &str| detail(["cache_creation", "cache_creation"], key);
-    let short = of_creation("ephemeral_5m_input_tokens");
-    let long = of_creation("ephemeral_1h_input_tokens");
-    let parts = short.or(long).map(|_| short.unwrap_or(0) + long.unwrap_or(0));
+    const INPUT: [&str; 3] = ["prompt_tokens_details", "input_tokens_details", "input_token_details"];
+    const OUTPUT: [&str; 3] = ["completion_tokens_details", "output_tokens_details", "output_token_details"];
+    const PARTS: [&str; 2] = ["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"];
+    let sum = |[short, long]: [Option<u64>; 2]| short.or(long).map(|_| short.unwrap_or(0) + long.unwrap_or(0));
+    let parts = sum(PARTS.map(|key| detail(["cache_creation"; 3], key)));
     let created = get("cache_creation_input_tokens").max(parts);
     let read = get("cache_read_input_tokens");
     let anthropic = [get("input_tokens"), read, created];
@@ -147,7 +146,16 @@ fn account(usage: &Value) -> Option<Usage> {
     }
     let cached = detail(INPUT, "cached_tokens").or(get("prompt_cache_hit_tokens")).or(read).or(get("cached_tokens"));
     let cached_input = cached.unwrap_or(0).min(input);
-    let created = created.or(detail(INPUT, "cache_write_tokens")).unwrap_or(0);
+    let nested = |key: &str| {
+        let details = usage.iter().filter(|(name, _)| INPUT.contains(&name.as_str()));
+        let members = details.filter_map(|(_, details)| details.as_object()).flatten();
+        let parts =
+            members.filter(|(name, _)| ["cache_creation", "cache_creation_token_details"].contains(&name.as_str()));
+        parts.filter_map(|(_, parts)| count(parts.as_object()?.get(key)?)).next_back()
+    };
+    let within = ["cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens", "created_cache_tokens"];
+    let written = within.map(|key| detail(INPUT, key)).into_iter().max().flatten();
+    let created = written.max(sum(PARTS.map(nested))).max(created).unwrap_or(0);
     Some(Usage {
         input,
         output,

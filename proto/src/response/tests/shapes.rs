@@ -35,6 +35,27 @@ const ANSWERS: &[Shape] = &[
         gap: WHOLE,
     },
     Shape {
+        source: "vLLM, entrypoints/openai/chat_completion/serving.py with --enable-prompt-tokens-details: created_cache_tokens",
+        operation: Operation::ChatCompletions,
+        sent: r#"{"usage":{"prompt_tokens":100,"total_tokens":105,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":32,"created_cache_tokens":64,"multimodal_tokens":null}}}"#,
+        usage: Some(Usage { cached_input: 32, cache_creation_input: 64, ..sides(100, 5) }),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Alibaba Model Studio, context cache: chat completions with an explicit cache",
+        operation: Operation::ChatCompletions,
+        sent: r#"{"usage":{"prompt_tokens":2059,"completion_tokens":201,"total_tokens":2260,"completion_tokens_details":{"reasoning_tokens":170},"prompt_tokens_details":{"text_tokens":2059,"cache_creation":{"ephemeral_5m_input_tokens":2048},"cache_creation_input_tokens":2048,"cache_type":"ephemeral","cached_tokens":0}}}"#,
+        usage: Some(Usage { cache_creation_input: 2048, reasoning: 170, ..sides(2059, 201) }),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "LiteLLM, types/utils.py: an answer of Anthropic's, whose cache is told twice",
+        operation: Operation::ChatCompletions,
+        sent: r#"{"usage":{"completion_tokens":5,"prompt_tokens":1500,"total_tokens":1505,"prompt_tokens_details":{"audio_tokens":null,"cached_tokens":1000,"cache_creation_tokens":400,"cache_creation_token_details":{"ephemeral_5m_input_tokens":300,"ephemeral_1h_input_tokens":100}},"cache_creation_input_tokens":400,"cache_read_input_tokens":1000}}"#,
+        usage: Some(Usage { cached_input: 1000, cache_creation_input: 400, ..sides(1500, 5) }),
+        gap: WHOLE,
+    },
+    Shape {
         source: "OpenAI, API reference: legacy completions",
         operation: Operation::Completions,
         sent: r#"{"id":"cmpl-uqkvlQ","object":"text_completion","model":"gpt-3.5-turbo-instruct","choices":[{"text":"This is","index":0}],"usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}}"#,
@@ -46,6 +67,13 @@ const ANSWERS: &[Shape] = &[
         operation: Operation::Responses,
         sent: r#"{"id":"resp_67c","object":"response","status":"completed","output":[{"type":"message","content":[]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":20,"cache_write_tokens":10},"output_tokens":87,"output_tokens_details":{"reasoning_tokens":40},"total_tokens":123}}"#,
         usage: Some(Usage { cached_input: 20, cache_creation_input: 10, reasoning: 40, ..sides(36, 87) }),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Model Studio's way in the Responses API: parts alone, as deep as they lie",
+        operation: Operation::Responses,
+        sent: r#"{"usage":{"input_tokens":1524,"output_tokens":1534,"total_tokens":3058,"input_tokens_details":{"cached_tokens":1305,"cache_creation":{"ephemeral_5m_input_tokens":213}}}}"#,
+        usage: Some(Usage { cached_input: 1305, cache_creation_input: 213, ..sides(1524, 1534) }),
         gap: WHOLE,
     },
     Shape {
