@@ -152,6 +152,21 @@ async fn streams_of_every_form_pass_byte_for_byte_and_are_counted() {
 }
 
 #[tokio::test]
+async fn where_the_usage_is_ours_a_stream_has_a_null_in_its_place_and_else_what_the_server_sends() {
+    let twins = Twins::start().await;
+    for (path, body) in &streaming()[..2] {
+        let mut body = streamed(body);
+        body.as_object_mut().unwrap().remove("stream_options");
+        let [ours, theirs] = twins.both(path, &body, &[]).await.map(|answer| timeless(&answer.unwrap().text()));
+        assert_eq!(ours.replace(",\"usage\":null", ""), theirs, "{path}");
+        // All but `[DONE]`.
+        assert_eq!(ours.matches(",\"usage\":null").count(), theirs.matches("data: ").count() - 1, "{path}");
+        twins.agree(path).await;
+    }
+    residue::none(&twins.stack).await;
+}
+
+#[tokio::test]
 async fn tools_and_reasoning_pass_byte_for_byte_and_are_counted() {
     let twins = Twins::start().await;
     let parameters = json!({"type": "object", "properties": {}});

@@ -120,6 +120,7 @@ impl ChatWriter {
         let mut chunk = self.chunk(choices);
         match self.delivery {
             Delivery::Whole | Delivery::Stream(StreamUsage::Nowhere) => None,
+            // As OpenAI's API and Ollama do it. vLLM left off.
             Delivery::Stream(StreamUsage::LastChunk) => chunk.insert("usage".to_owned(), Value::Null),
             Delivery::Stream(StreamUsage::EveryChunk) => chunk.insert("usage".to_owned(), usage_json(usage)),
         };
