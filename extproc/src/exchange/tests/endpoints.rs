@@ -4,11 +4,18 @@ use super::*;
 
 /// The routes of [`super::YAML`], of which `limited` passes through two paths, under these limits.
 fn passing(limits: &str) -> Table {
-    let yaml = YAML.replace(
-        "metadata: {name: limited}",
-        "metadata: {name: limited, annotations: {attache.dev/pass-through: \"/classify, POST /v1/custom/*\"}}",
-    );
-    let yaml = yaml.replace("limits: [{name: minute, per: [key], limit: 300, window: 1m}]", limits);
+    passing_to("{name: pool}", limits)
+}
+
+/// The same, to this backendRef.
+fn passing_to(backend_ref: &str, limits: &str) -> Table {
+    let yaml = YAML
+        .replace(
+            "metadata: {name: limited}",
+            "metadata: {name: limited, annotations: {attache.dev/pass-through: \"/classify, POST /v1/custom/*\"}}",
+        )
+        .replace("limits: [{name: minute, per: [key], limit: 300, window: 1m}]", limits)
+        .replace("backendRefs: [{name: pool}]", &format!("backendRefs: [{backend_ref}]"));
     let outcome = config::compile(Documents::from_text("test.yaml", &yaml), Default::default(), 1, None).unwrap();
     let mut table = Table::set(Profile::Streamed);
     table.config = Arc::new(outcome.config);
@@ -249,6 +256,33 @@ fn what_a_route_names_passes_with_any_body_and_without_one() {
         table.answer_head("200", "application/json", "10.0.0.1:80");
         table.answer_body(r#"{"usage":{"total_tokens":99}}"#, End::Last);
         assert_eq!(table.charged(), [1], "a request, whatever its answer says");
+    }
+}
+
+#[test]
+fn a_body_mutation_changes_json_objects_at_every_path() {
+    let backend_ref = "{name: pool, bodyMutation: {set: [{path: priority, value: '3'}]}}";
+    let mut table = passing_to(backend_ref, REQUESTS);
+    let form = form(&[("model", "metered")]);
+    let json = r#"{"model":"metered","query":"q","documents":["d"]}"#;
+    for (path, content_type, body, is_changed) in [
+        ("/v1/rerank", JSON, json, true),
+        ("/v1/audio/transcriptions", JSON, json, true),
+        ("/tokenize", JSON, json, true),
+        ("/classify", JSON, json, true),
+        ("/classify", JSON, "{\"a\":1}", true),
+        ("/classify", JSON, "[1]", false),
+        ("/classify", "text/plain", "text", false),
+        ("/v1/audio/transcriptions", FORM, &form, false),
+    ] {
+        let (_, bodies) = table.forward("POST", path, content_type, body.as_bytes());
+        let [body] = bodies.as_slice() else { panic!("{bodies:?}") };
+        match body {
+            Body::Replaced(bytes) if is_changed => {
+                assert_eq!(serde_json::from_slice::<Value>(bytes).unwrap()["priority"], 3, "{path}");
+            }
+            body => assert!(*body == Body::Unchanged && !is_changed, "{path}: {body:?}"),
+        }
     }
 }
 
