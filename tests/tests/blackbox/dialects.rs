@@ -3,19 +3,13 @@
 //! Each request is made twice: through the gateway, and to a twin of its model server. Both servers are asked the same in the
 //! same order, so their answers differ in nothing but the time that they were made at.
 
-use std::io::{Read, Write as _};
-
 use attache_model_server::{Config, ModelServer};
 use attache_tests::{Answer, Client, Result, Stack, until};
-use flate2::{
-    Compression,
-    read::{DeflateDecoder, GzDecoder, ZlibDecoder},
-    write::GzEncoder,
-};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
+    codings::{decode, encode},
     documents::{key, pool, route},
     profile, residue,
 };
@@ -220,7 +214,7 @@ async fn encoded_answers_are_counted_and_passed_in_their_coding() {
                     let encoding = answer.header("content-encoding");
                     assert_eq!((answer.status, encoding), (200, Some(coding.trim_start_matches("raw-"))), "{path}");
                 }
-                let [ours, theirs] = answers.map(|answer| timeless(&decoded(coding, &answer.body)));
+                let [ours, theirs] = answers.map(|answer| timeless(&decode(coding, &answer.body)));
                 assert_eq!(ours, theirs, "{path}, {coding}");
                 twins.agree(&format!("{path}, {coding}")).await;
             }
@@ -245,7 +239,7 @@ async fn an_encoded_request_that_needs_no_change_is_sent_on_as_it_came() {
     let documents = pool() + &route("r", "served", "{name: pool}");
     let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
     let text = r#"{"model":"served","messages":[{"role":"user","content":"é😀"}]}"#;
-    for (coding, body) in [("gzip", gzip(text.as_bytes())), ("zstd", zstd::encode_all(text.as_bytes(), 1).unwrap())] {
+    for (coding, body) in [("gzip", encode("gzip", text.as_bytes())), ("zstd", encode("zstd", text.as_bytes()))] {
         stack.forget_requests();
         let request = stack.client().request(Method::POST, "/v1/chat/completions").body(body.clone());
         let request = request.header("content-type", "application/json").header("content-encoding", coding);
@@ -343,23 +337,4 @@ fn merged(body: &Value, more: &Value) -> Value {
     let mut body = body.clone();
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
-
-fn decoded(coding: &str, bytes: &[u8]) -> String {
-    let mut text = String::new();
-    let mut reader: Box<dyn Read> = match coding {
-        "gzip" => Box::new(GzDecoder::new(bytes)),
-        "deflate" => Box::new(ZlibDecoder::new(bytes)),
-        "raw-deflate" => Box::new(DeflateDecoder::new(bytes)),
-        "br" => Box::new(brotli::Decompressor::new(bytes, 4096)),
-        _ => Box::new(zstd::stream::read::Decoder::new(bytes).unwrap()),
-    };
-    reader.read_to_string(&mut text).unwrap();
-    text
 }

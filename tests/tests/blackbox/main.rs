@@ -4,6 +4,8 @@
 //! `make test ARGS='--test blackbox limits::'`.
 
 #[cfg(test)]
+mod codings;
+#[cfg(test)]
 mod documents;
 #[cfg(test)]
 mod profile;
@@ -23,13 +25,13 @@ mod admin_limits;
 #[cfg(test)]
 mod affinity;
 #[cfg(test)]
-mod anthropic_client;
-#[cfg(test)]
 mod backoff;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod caps;
+#[cfg(test)]
+mod clients;
 #[cfg(test)]
 mod dashboards;
 #[cfg(test)]
@@ -54,8 +56,6 @@ mod keys;
 mod limits;
 #[cfg(test)]
 mod load;
-#[cfg(test)]
-mod openai_client;
 #[cfg(test)]
 mod outages;
 #[cfg(test)]
