@@ -49,7 +49,7 @@ impl From<Verdict> for ExitCode {
 /// # Errors
 /// Those of `out`, and as [`io::ErrorKind::InvalidInput`] what is wrong with the `settings`.
 pub fn check(paths: &[PathBuf], settings: Settings, style: Style, out: &mut impl Write) -> io::Result<Verdict> {
-    let documents = load(paths).with_secrets(settings.secrets_dir.as_deref());
+    let documents = load(paths).with_secrets_if_named(settings.secrets_dir.as_deref());
     let compiled = compile(documents, settings, 1, None);
     let Outcome { diagnostics, objects, .. } =
         compiled.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;

@@ -56,6 +56,8 @@ pub(super) enum Keys {
     /// They may be elsewhere.
     #[default]
     Unneeded,
+    /// The same, and of one that is not here somebody wants to be told.
+    Wanted,
     /// One that is nowhere is an error.
     Needed,
 }
@@ -109,6 +111,17 @@ impl Documents {
                 self.fingerprint = xxh3_64_with_seed(text.as_bytes(), self.fingerprint);
             }
         }
+        self
+    }
+
+    /// The same for a look at documents alone, as `attache check` has it: where no directory is named, a key that is not here is a
+    /// warning, for Secrets are rightly kept elsewhere than the documents that name them.
+    #[must_use]
+    pub(super) fn with_secrets_if_named(mut self, directory: Option<&Path>) -> Self {
+        if directory.is_some() {
+            return self.with_secrets(directory);
+        }
+        self.keys = Keys::Wanted;
         self
     }
 

@@ -120,7 +120,7 @@ impl<'a> CredentialStage<'a> {
             }
             credentials.insert(*index, attached.credentials.clone());
         }
-        if self.keys == Keys::Needed {
+        if self.keys != Keys::Unneeded {
             for (asked_by, (indices, location)) in unknown {
                 findings.extend(self.closed(&indices, &asked_by, Some(&location)));
             }
@@ -190,12 +190,17 @@ impl<'a> CredentialStage<'a> {
                 let message = format!("the Secret {secret} cannot be used: {fault}");
                 findings.push(Diagnostic::error(location, message).with_help(fault.help()));
             }
-            None if self.keys == Keys::Needed => {
+            None if self.keys != Keys::Unneeded => {
+                let message = format!("there is no Secret {secret}");
                 let help = format!(
                     "add that Secret to these documents, or say `--secrets-dir DIR` and put the key into \
                      DIR/{secret}/{KEY_ENTRY}"
                 );
-                findings.push(Diagnostic::error(location, format!("there is no Secret {secret}")).with_help(help));
+                let missing = match self.keys {
+                    Keys::Wanted => Diagnostic::warning(location, message),
+                    Keys::Needed | Keys::Unneeded => Diagnostic::error(location, message),
+                };
+                findings.push(missing.with_help(help));
             }
             None => {}
         }

@@ -69,6 +69,7 @@ impl<'a> Kind<'a> {
             ATTACHE => (&ATTACHE_KINDS, &["v1alpha1"]),
             _ => return Self::of_another_group(group, kind),
         };
+        let kind = name_of_today(group, kind).unwrap_or(kind);
         if !kinds.contains(&kind) {
             let help = closest(kind, kinds.iter().copied())
                 .map_or_else(|| format!("it has {}", kinds.join(", ")), |meant| format!("did you mean `{meant}`?"));
@@ -113,6 +114,15 @@ impl<'a> Kind<'a> {
             "" | "apps" | GATEWAY_API => Self::NotOurs,
             _ => Self::Foreign { group },
         })
+    }
+}
+
+/// What a kind is called now that had another name when Envoy AI Gateway was being made.
+pub(super) fn name_of_today(group: &str, kind: &str) -> Option<&'static str> {
+    match (group, kind) {
+        (AI_GATEWAY, "AIRoute") => Some("AIGatewayRoute"),
+        (AI_GATEWAY, "AIBackend") => Some("AIServiceBackend"),
+        _ => None,
     }
 }
 

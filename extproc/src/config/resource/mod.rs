@@ -257,6 +257,11 @@ impl Reader {
 
     fn read_kind(&mut self, node: &Node, text: Text, log: &mut Log) -> Option<()> {
         let TypeMeta { api_version, kind } = TypeMeta::from_node(node, log)?;
+        let group = api_version.value.split('/').next().unwrap_or_default();
+        if let Some(today) = kind::name_of_today(group, &kind.value) {
+            let message = format!("{} is the older name of {today}: it is read as one", quote(&kind.value));
+            log.push(Diagnostic::warning(&kind.location, message).with_help(format!("write `kind: {today}`")));
+        }
         let resources = &mut self.read.resources;
         match Kind::of(&api_version.value, &kind.value) {
             Ok(Kind::Backend) => resources.backends.read(node, text, log),

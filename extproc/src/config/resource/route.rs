@@ -280,6 +280,7 @@ impl FromNode for BackendRef {
         const MAX_WEIGHT: u32 = 1_000_000;
         Fields::read(node, log, |fields| {
             fields.accept(&["group", "port"]);
+            fields.unsupported("alias", "no header of a request names the backends to try");
             fields.unsupported("responseBodyMutation", "answers go to clients as they are");
             fields.take_with("kind", |node, log| one_of(node, log, &[(ServiceBackend::KIND, ())]));
             let backend = Reference::from_fields(fields);
@@ -316,7 +317,8 @@ impl FromNode for LlmRequestCost {
                     ("TotalToken", Some(Cost::Total)),
                     ("CachedInputToken", Some(Cost::CachedInput)),
                     ("CacheCreationInputToken", Some(Cost::CacheCreationInput)),
-                    // Its older name.
+                    // Its older names.
+                    ("CachedCreationInputToken", Some(Cost::CacheCreationInput)),
                     ("CachedWriteInputToken", Some(Cost::CacheCreationInput)),
                     ("ReasoningToken", Some(Cost::Reasoning)),
                     ("CEL", None),

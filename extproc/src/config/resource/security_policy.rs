@@ -1,7 +1,7 @@
 //! BackendSecurityPolicy of Envoy AI Gateway: the key to an upstream.
 
 use super::kind::AI_GATEWAY;
-use super::{ServiceBackend, Spec};
+use super::{ServiceBackend, Spec, Support};
 use crate::config::fields::{Fields, FromNode, Log};
 use crate::config::node::Node;
 use crate::config::upstream::KeyScheme;
@@ -11,7 +11,7 @@ use crate::config::value::{Reference, one_of};
 pub(in crate::config) struct SecurityPolicy {
     /// The AIServiceBackends; `None` where that could not be read, and empty where they refer to the policy.
     pub(in crate::config) targets: Option<Vec<Reference>>,
-    /// `None` only in what remains of one with errors.
+    /// `None` where it asks for something that is not served here, and in what remains of one with errors.
     pub(in crate::config) key: Option<KeySpec>,
 }
 
@@ -28,27 +28,30 @@ impl Spec for SecurityPolicy {
 }
 
 /// The types and the fields that go with them.
-const TYPES: [(&str, &str, Option<KeyScheme>); 6] = [
+const TYPES: [(&str, &str, Option<KeyScheme>); 7] = [
     ("APIKey", "apiKey", Some(KeyScheme::Bearer)),
     ("AnthropicAPIKey", "anthropicAPIKey", Some(KeyScheme::XApiKey)),
     ("AzureAPIKey", "azureAPIKey", Some(KeyScheme::ApiKey)),
     ("AWSCredentials", "awsCredentials", None),
     ("AzureCredentials", "azureCredentials", None),
     ("GCPCredentials", "gcpCredentials", None),
+    ("GoogleAPIKey", "googleAPIKey", None),
 ];
 
 impl FromNode for SecurityPolicy {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             let targets: Option<Vec<Target>> = fields.list("targetRefs");
-            let targets = targets.map(|targets| targets.into_iter().map(|Target(backend)| backend).collect());
-            if fields.has("credentialOverride") {
-                let message = "`credentialOverride` is not supported: a client's own credential goes to no upstream";
-                fields.reject("credentialOverride", message, "remove it, and the key of the policy is sent");
-            }
+            let targets = targets.map(|targets| targets.into_iter().filter_map(|Target(backend)| backend).collect());
             // What it is about is known whatever else is wrong with it.
             let key = read_key(fields);
-            Some(Self { targets, key })
+            // Whoever has a credential of his own is not to be served with the one that is for everybody.
+            let overridden = fields.take_with("credentialOverride", |node, log| {
+                let message = "`credentialOverride` is not supported yet: the policy's backends get no requests";
+                log.leave_out::<()>(node, message, "remove it, and the key of the policy is sent");
+                Some(())
+            });
+            Some(Self { targets, key: key.filter(|_| overridden.is_none()) })
         })
     }
 }
@@ -86,23 +89,31 @@ fn read_secret_ref(node: &Node, log: &mut Log) -> Option<Reference> {
     })
 }
 
-struct Target(Reference);
+/// `None` for what is not served here, and so needs no key.
+struct Target(Option<Reference>);
 
 impl FromNode for Target {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             fields.unsupported("namespace", "a policy is attached in its own namespace");
-            let kind = fields.require_with("kind", |node, log| {
+            let support = fields.require_with("kind", |node, log| {
                 if node.text().is_some_and(|kind| &**kind == "InferencePool") {
                     let help = "list the pool's servers in a Backend, behind an AIServiceBackend";
-                    return log.fail(node, "`InferencePool` is not supported yet", help);
+                    let message =
+                        "`InferencePool` is not supported yet: nothing is served from it, with a key or without";
+                    log.leave_out::<()>(node, message, help);
+                    return Some(Support::Unsupported);
                 }
-                one_of(node, log, &[(ServiceBackend::KIND, ())])
+                one_of(node, log, &[(ServiceBackend::KIND, Support::Supported)])
             });
+            if support == Some(Support::Unsupported) {
+                fields.accept(&["group", "name"]);
+                return Some(Self(None));
+            }
             fields.take_with("group", |node, log| one_of(node, log, &[(AI_GATEWAY, ())]));
             let backend = Reference::local_from_fields(fields);
-            kind?;
-            Some(Self(backend?))
+            support?;
+            Some(Self(Some(backend?)))
         })
     }
 }

@@ -73,6 +73,7 @@ fn read_kind(node: &Node, log: &mut Log) -> Option<()> {
 impl FromNode for Api {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
+            fields.unsupported("capabilities", "requests go there in the API in which they were sent");
             let schema = fields.require("name");
             // Nobody wants the default for a prefix that is wrong.
             let prefix_is_there = fields.has("prefix");

@@ -2,19 +2,23 @@
 //! that project, which it names.
 
 use super::*;
+use crate::config::upstream::Credentials;
 
 /// The file, the models that are served, and those that are not.
-const FILES: [(&str, &[&str], &[&str]); 6] = [
+const FILES: [(&str, &[&str], &[&str]); 7] = [
     ("providers.yaml", &["both", "gpt-4o-mini", "self-hosted"], &["us.meta.llama3", "gemini", "rerank"]),
-    ("older-forms.yaml", &["mistral"], &["claude-.*", "aws", "yes"]),
+    ("older-forms.yaml", &["llama", "mistral"], &["claude-.*", "aws", "yes"]),
     ("inference-pool.yaml", &["self-hosted"], &["llama", "mistral"]),
     ("token-limits.yaml", &["funky"], &[]),
     ("beside.yaml", &["model-a"], &["shadow"]),
+    ("credentials.yaml", &["by-hand", "google-key", "own-credential"], &[]),
     ("no-objects.yaml", &[], &[]),
 ];
 
+/// As `attache check` does.
 fn read(file: &str) -> Outcome {
-    compile(load(&[testdata("migration").join(file)]), Settings::default(), 1, None).unwrap()
+    compile(load(&[testdata("migration").join(file)]).with_secrets_if_named(None), Settings::default(), 1, None)
+        .unwrap()
 }
 
 #[test]
@@ -50,6 +54,26 @@ fn a_match_that_is_left_out_takes_none_of_its_conditions_to_others() {
     let rule = outcome.config.rule(outcome.config.rules_by_model["mistral"][0]).unwrap();
     assert_eq!(rule.matches.len(), 1);
     assert_eq!((&*rule.matches[0].model, rule.matches[0].headers.len()), ("mistral", 0));
+}
+
+#[test]
+fn a_backend_whose_credential_is_not_served_gets_no_requests() {
+    let outcome = read("credentials.yaml");
+    let texts: Vec<String> = outcome.diagnostics.iter().map(|finding| finding.plain().to_string()).collect();
+    for backend in &outcome.config.backends {
+        assert_eq!(backend.credentials, Credentials::Unknown, "{}", backend.name);
+        let told = format!("requests to the backend {} get 503", backend.name);
+        assert!(texts.iter().any(|text| text.contains(&told)), "{texts:#?}");
+    }
+}
+
+#[test]
+fn a_secret_that_is_nowhere_is_an_error_once_it_is_said_where_secrets_are() {
+    let file = testdata("migration").join("credentials.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let documents = load(&[file]).with_secrets_if_named(Some(directory.path()));
+    let outcome = compile(documents, Settings::default(), 1, None).unwrap();
+    assert_eq!(errors(&outcome), ["there is no Secret default/made-by-hand"]);
 }
 
 #[test]

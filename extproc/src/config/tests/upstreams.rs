@@ -139,8 +139,7 @@ fn credentials_that_are_not_supported_close_their_backends() {
     let aws = policy("aws", "type: AWSCredentials, awsCredentials: {region: eu-west-1}");
     assert_eq!(keys(&compiled(&(older + &aws), None)), ["unknown", "none"]);
     // Where nobody can tell what it is about, whatever is new in its namespace is closed.
-    let pool =
-        policy("pool", "targetRefs: [{kind: InferencePool, name: a}], type: APIKey, apiKey: {secretRef: {name: k}}");
+    let pool = policy("pool", "targetRefs: [{kind: Service, name: a}], type: APIKey, apiKey: {secretRef: {name: k}}");
     assert_eq!(keys(&compiled(&(text.clone() + &pool), None)), ["unknown", "unknown"]);
     let before = compiled(&text, None);
     let later = compiled(&(text.clone() + &backend("c", 3) + &pool), Some(&before.resources));
