@@ -2,6 +2,7 @@
 
 mod affinity;
 mod bad_input;
+mod grants;
 mod limits;
 mod migration;
 mod upstreams;
@@ -101,7 +102,7 @@ fn every_bad_input_is_reported_with_its_line_and_a_way_out() {
 #[test]
 fn good_input_is_reported_as_one_line() {
     let (verdict, report) = report(&testdata("good"));
-    assert_eq!((verdict, report.as_str()), (Verdict::Sound, "12 objects, 0 errors, 0 warnings\n"));
+    assert_eq!((verdict, report.as_str()), (Verdict::Sound, "13 objects, 0 errors, 0 warnings\n"));
 }
 
 #[test]
@@ -382,7 +383,7 @@ fn a_mounted_config_map_is_read_once() {
         std::os::unix::fs::symlink(format!("..data/{file}"), directory.path().join(file)).unwrap();
     }
     let outcome = compile(load(&[directory.path().to_owned()]), Settings::default(), 1, None).unwrap();
-    assert_eq!((errors(&outcome).len(), outcome.objects), (0, 6));
+    assert_eq!((errors(&outcome).len(), outcome.objects), (0, 7));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Stage;
+use super::grants::{Crossing, Grants};
 use super::reference::Index;
 use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::diagnostic::Diagnostic;
@@ -59,15 +60,20 @@ impl Stage for BackendStage {
 /// AIServiceBackends into model servers.
 pub(super) struct ServiceBackendStage<'a> {
     replicas: &'a Index<Replicas>,
+    grants: &'a Grants,
     /// As they were read now, and last.
     security_policies: [&'a Catalog<SecurityPolicy>; 2],
     built: ServiceBackends,
 }
 
 impl<'a> ServiceBackendStage<'a> {
-    pub(super) fn new(replicas: &'a Index<Replicas>, security_policies: [&'a Catalog<SecurityPolicy>; 2]) -> Self {
+    pub(super) fn new(
+        replicas: &'a Index<Replicas>,
+        grants: &'a Grants,
+        security_policies: [&'a Catalog<SecurityPolicy>; 2],
+    ) -> Self {
         let built = ServiceBackends { list: Vec::new(), further: Vec::new(), by_name: Index::of::<ServiceBackend>() };
-        Self { replicas, security_policies, built }
+        Self { replicas, grants, security_policies, built }
     }
 
     pub(super) fn finish(self) -> ServiceBackends {
@@ -96,6 +102,7 @@ impl Stage for ServiceBackendStage<'_> {
                 );
             }
         }
+        self.grants.permit(Crossing::ServiceBackendToBackend, &spec.backend, name, findings)?;
         let Replicas { cluster, endpoints } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
         let affinity = Arc::new(AffinityPolicy { mode: fitting_mode(&endpoints), ..AffinityPolicy::default() });
         let backend = model::Backend {

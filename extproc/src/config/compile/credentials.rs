@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::Stage;
 use super::backends::ServiceBackends;
+use super::grants::{Crossing, Grants};
 use super::reference::Index;
 use crate::config::diagnostic::{Diagnostic, Location, Severity};
 use crate::config::model::{Backend, ObjectName};
@@ -20,6 +21,7 @@ use crate::config::value::Reference;
 
 /// BackendSecurityPolicies onto backends.
 pub(super) struct CredentialStage<'a> {
+    grants: &'a Grants,
     secrets: &'a Secrets,
     keys: Keys,
     /// The keys that were in force, by their Secrets.
@@ -92,12 +94,13 @@ impl Keyed {
 impl<'a> CredentialStage<'a> {
     pub(super) fn new(
         backends: &'a ServiceBackends,
+        grants: &'a Grants,
         secrets: &'a Secrets,
         keys: Keys,
         last: &'a BTreeMap<ObjectName, ApiKey>,
     ) -> Self {
         let policies = Index::of::<SecurityPolicy>();
-        Self { secrets, keys, last, backends, attached: HashMap::new(), policies, gaps: Vec::new() }
+        Self { grants, secrets, keys, last, backends, attached: HashMap::new(), policies, gaps: Vec::new() }
     }
 
     pub(super) fn finish(mut self, lost: &[Lost], before: &Served, findings: &mut Vec<Diagnostic>) -> Keyed {
@@ -180,6 +183,10 @@ impl<'a> CredentialStage<'a> {
         secret: &ObjectName,
         findings: &mut Vec<Diagnostic>,
     ) -> Credentials {
+        // What was in force does not stay: the key belongs to whoever grants its use, and whoever did may do so no more.
+        if self.grants.permit(Crossing::SecurityPolicyToSecret, &key.secret, policy, findings).is_none() {
+            return Credentials::Unknown;
+        }
         let found = self.secrets.find(secret);
         let credential =
             |key: &ApiKey, scheme| Credentials::Known(Credential { policy: policy.clone(), scheme, key: key.clone() });

@@ -7,6 +7,7 @@
 mod affinity;
 mod backends;
 mod credentials;
+mod grants;
 mod keys;
 mod limits;
 mod reference;
@@ -26,6 +27,7 @@ use super::source::{Documents, Lost};
 use affinity::AffinityStage;
 use backends::{BackendStage, ServiceBackendStage};
 use credentials::CredentialStage;
+use grants::GrantStage;
 use keys::KeyStage;
 use limits::{Limiting, QuotaStage, TokenLimitStage, TrafficStage};
 use routes::RouteStage;
@@ -58,18 +60,22 @@ pub fn compile(
     let Read { resources, secrets, keys, lost, diagnostics, objects } = resource::read(documents);
     let mut build = Build { lost, diagnostics };
 
+    let mut stage = GrantStage::default();
+    let grants_kept = build.run(&mut stage, &resources.grants, &previous.grants);
+    let grants = stage.finish();
     let mut stage = BackendStage::new();
     let backends_kept = build.run(&mut stage, &resources.backends, &previous.backends);
     let replicas = stage.finish();
-    let mut stage = ServiceBackendStage::new(&replicas, [&resources.security_policies, &previous.security_policies]);
+    let mut stage =
+        ServiceBackendStage::new(&replicas, &grants, [&resources.security_policies, &previous.security_policies]);
     let service_backends_kept = build.run(&mut stage, &resources.service_backends, &previous.service_backends);
     let service_backends = stage.finish();
-    let mut stage = CredentialStage::new(&service_backends, &secrets, keys, &previous.keys);
+    let mut stage = CredentialStage::new(&service_backends, &grants, &secrets, keys, &previous.keys);
     let security_policies_kept = build.run(&mut stage, &resources.security_policies, &previous.security_policies);
     let keyed = stage.finish(&build.lost, &previous.served, &mut build.diagnostics);
     let keys_kept = keyed.keys.clone();
     let secrets = keyed.secrets.clone();
-    let mut stage = RouteStage::new(&service_backends);
+    let mut stage = RouteStage::new(&service_backends, &grants);
     let routes_kept = build.run(&mut stage, &resources.routes, &previous.routes);
     let routes = stage.finish();
     let mut stage = TokenLimitStage::new(&routes, Limiting::default());
@@ -116,6 +122,7 @@ pub fn compile(
         traffic_policies: traffic_policies_kept,
         quotas: quotas_kept,
         security_policies: security_policies_kept,
+        grants: grants_kept,
         keys: keys_kept,
         guard,
         served,

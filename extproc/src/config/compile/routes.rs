@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Stage;
 use super::backends::ServiceBackends;
+use super::grants::{Crossing, Grants};
 use super::limits::Site;
 use super::reference::Index;
 use crate::config::diagnostic::{Diagnostic, Location};
@@ -16,6 +17,7 @@ use crate::config::resource::{self, BackendRef, Labels, MODEL_CLASS};
 /// AIGatewayRoutes into routes.
 pub(super) struct RouteStage<'a> {
     backends: &'a ServiceBackends,
+    grants: &'a Grants,
     built: Routes,
 }
 
@@ -32,8 +34,8 @@ pub(super) struct BuiltRoute {
 }
 
 impl<'a> RouteStage<'a> {
-    pub(super) fn new(backends: &'a ServiceBackends) -> Self {
-        Self { backends, built: Routes { list: Vec::new(), by_name: Index::of::<resource::Route>() } }
+    pub(super) fn new(backends: &'a ServiceBackends, grants: &'a Grants) -> Self {
+        Self { backends, grants, built: Routes { list: Vec::new(), by_name: Index::of::<resource::Route>() } }
     }
 
     pub(super) fn finish(self) -> Routes {
@@ -42,6 +44,7 @@ impl<'a> RouteStage<'a> {
 
     fn target(&self, reference: &BackendRef, route: &ObjectName, findings: &mut Vec<Diagnostic>) -> Option<Target> {
         let BackendRef { backend, weight, priority, model_override, mutation } = reference;
+        self.grants.permit(Crossing::RouteToServiceBackend, backend, route, findings)?;
         let backend = *self.backends.by_name.resolve(backend, route, findings)?;
         let mutation = Arc::new(self.backends.further.get(backend)?.mutation.overruled_by(mutation));
         let model_override = model_override.clone();

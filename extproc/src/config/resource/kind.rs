@@ -22,6 +22,7 @@ pub(super) enum Kind<'a> {
     ClientKey,
     QuotaPolicy,
     SecurityPolicy,
+    ReferenceGrant,
     /// Keys to upstreams may be in it.
     Secret,
     /// BackendTrafficPolicy; ours where it counts tokens.
@@ -108,6 +109,9 @@ impl<'a> Kind<'a> {
         if group == GATEWAY_API && kind == "BackendTLSPolicy" {
             let consequence = "Envoy Gateway applies it, and the static profile sends requests in clear text";
             return Ok(Self::Unsupported { consequence });
+        }
+        if group == GATEWAY_API && kind == "ReferenceGrant" {
+            return Ok(Self::ReferenceGrant);
         }
         Ok(match group {
             "" if kind == "Secret" => Self::Secret,

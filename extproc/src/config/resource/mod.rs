@@ -6,6 +6,7 @@
 mod backend;
 mod cache_affinity;
 mod client_key;
+mod grant;
 mod kind;
 mod limit;
 mod mutation;
@@ -36,6 +37,7 @@ pub(super) use cache_affinity::{
     MetricsSpec,
 };
 pub(super) use client_key::{ClientKey, MAX_KEY_LABELS, MAX_KEY_VALUE_BYTES, RoutePattern};
+pub(super) use grant::ReferenceGrant;
 pub(super) use kind::{AI_GATEWAY, ATTACHE, ENVOY_GATEWAY};
 use kind::{Kind, Misnamed};
 pub(super) use limit::{MAX_AMOUNT, MAX_CONDITION_BYTES, MAX_PRICED_MODELS, MAX_UNITS, PriceTable};
@@ -59,6 +61,7 @@ pub struct Resources {
     pub(super) traffic_policies: Catalog<TrafficPolicy>,
     pub(super) quotas: Catalog<QuotaPolicy>,
     pub(super) security_policies: Catalog<SecurityPolicy>,
+    pub(super) grants: Catalog<ReferenceGrant>,
     /// The keys that were in force, by their Secrets.
     pub(super) keys: BTreeMap<ObjectName, ApiKey>,
     pub(super) guard: Guard,
@@ -272,6 +275,7 @@ impl Reader {
             Ok(Kind::ClientKey) => resources.client_keys.read(node, text, log),
             Ok(Kind::QuotaPolicy) => resources.quotas.read(node, text, log),
             Ok(Kind::SecurityPolicy) => resources.security_policies.read(node, text, log),
+            Ok(Kind::ReferenceGrant) => resources.grants.read(node, text, log),
             Ok(Kind::Secret) => {
                 self.read.secrets.read(node);
                 Some(())

@@ -64,7 +64,10 @@ fn each_type_of_key_goes_in_a_header_of_its_own() {
         + &with_key("plain", "one")
         // `two` and a line break.
         + &secret("encoded", "data: {apiKey: dHdvCg==}")
-        + &with_key("plain", "three").replace("{name: plain}", "{name: plain, namespace: other}");
+        + &with_key("plain", "three").replace("{name: plain}", "{name: plain, namespace: other}")
+        + "apiVersion: gateway.networking.k8s.io/v1beta1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: other}\n"
+        + "spec: {from: [{group: aigateway.envoyproxy.io, kind: BackendSecurityPolicy, namespace: default}], "
+        + "to: [{group: '', kind: Secret}]}\n---\n";
     let outcome = compiled(&text, None);
     assert_eq!(errors(&outcome), [""; 0]);
     assert_eq!(keys(&outcome), ["authorization: Bearer one", "x-api-key: two", "api-key: three", "none"]);
