@@ -185,15 +185,21 @@ impl RedisArgs {
     fn target(self) -> Result<Option<(RedisTarget, RedisOptions)>, String> {
         // An empty variable is how deployments say "none".
         let given = |file: Option<PathBuf>| file.filter(|file| !file.as_os_str().is_empty());
-        let Some(url) = self.redis.filter(|url| !url.is_empty()) else {
-            return Ok(None);
-        };
         let files = RedisFiles {
             password: given(self.redis_password_file),
             sentinel_password: given(self.redis_sentinel_password_file),
             ca: given(self.redis_ca),
             certificate: given(self.redis_cert),
             key: given(self.redis_key),
+        };
+        let Some(url) = self.redis.filter(|url| !url.is_empty()) else {
+            // Whoever says how to reach a Redis means one: its limits would be each sidecar's own.
+            return match files == RedisFiles::default() {
+                true => Ok(None),
+                false => {
+                    Err("--redis-password-file and other files of Redis without --redis: say where it is".to_owned())
+                }
+            };
         };
         let target: Result<RedisTarget, _> = url.parse().and_then(|target: RedisTarget| target.with_files(files));
         let options = RedisOptions { deadline: self.redis_timeout, ..RedisOptions::default() };
@@ -403,6 +409,22 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn files_of_redis_without_a_redis_are_refused() {
+        let redis = |options: &str| {
+            let line = format!("attache run --config a.yaml {options}");
+            match Cli::try_parse_from(line.split(' ').filter(|word| !word.is_empty())).unwrap().command {
+                Command::Run(args) => args.redis.target().map(|target| target.is_some()),
+                _ => Err("another command".to_owned()),
+            }
+        };
+        for option in ["--redis-password-file=p", "--redis-sentinel-password-file=p", "--redis-ca=c", "--redis-cert=c"]
+        {
+            assert!(redis(option).unwrap_err().contains("without --redis"), "{option}");
+        }
+        assert_eq!(redis("--redis="), Ok(false));
     }
 
     #[test]

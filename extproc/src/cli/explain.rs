@@ -34,7 +34,7 @@ pub(super) struct ExplainArgs {
     #[arg(long, default_value = "chat")]
     operation: BodyOf,
     /// Explain it as if it asked for this model.
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", conflicts_with = "admin")]
     model_as: Option<String>,
     #[command(flatten)]
     placement: PlacementArgs,

@@ -78,18 +78,18 @@ pub(super) struct GatewayArgs {
     /// The Service of a sidecar that runs already (`--sidecar external`); its port is 10001 where none is said.
     #[arg(long, env = "ATTACHE_SERVICE", value_name = "NAMESPACE/NAME[:PORT]")]
     service: Option<ServiceName>,
-    /// Where the sidecar's Deployment lives; the Gateway's namespace without.
+    /// Where the sidecar's Deployment lives (`--sidecar deployment`); the Gateway's namespace without.
     #[arg(long, env = "ATTACHE_NAMESPACE", value_parser = namespace)]
     namespace: Option<String>,
-    /// How many sidecars the Deployment has.
-    #[arg(long, env = "ATTACHE_REPLICAS", value_name = "N", default_value = "2")]
-    replicas: NonZeroU32,
-    /// Where Envoy Gateway runs the Gateway's proxies.
-    #[arg(long, env = "ATTACHE_PROXY_NAMESPACE", default_value = "envoy-gateway-system", value_parser = namespace)]
-    proxy_namespace: String,
-    /// Where Prometheus runs, or whoever else may read metrics.
-    #[arg(long, env = "ATTACHE_MONITORING_NAMESPACE", default_value = "monitoring", value_parser = namespace)]
-    monitoring_namespace: String,
+    /// How many sidecars the Deployment has (`--sidecar deployment`); 2 without.
+    #[arg(long, env = "ATTACHE_REPLICAS", value_name = "N")]
+    replicas: Option<NonZeroU32>,
+    /// Where Envoy Gateway runs the Gateway's proxies, of which a sidecar of ours has to know; envoy-gateway-system without.
+    #[arg(long, env = "ATTACHE_PROXY_NAMESPACE", value_parser = namespace)]
+    proxy_namespace: Option<String>,
+    /// Where Prometheus runs, or whoever else may read metrics (`--sidecar deployment`); monitoring without.
+    #[arg(long, env = "ATTACHE_MONITORING_NAMESPACE", value_parser = namespace)]
+    monitoring_namespace: Option<String>,
     /// A host name that the routes are for; all of the Gateway's without. May be given several times.
     #[arg(long, env = "ATTACHE_HOSTNAME", value_delimiter = ',', value_parser = hostname)]
     hostname: Vec<String>,
@@ -100,9 +100,9 @@ pub(super) struct GatewayArgs {
     /// The filter's SHA-256, in hexadecimal digits.
     #[arg(long, env = "ATTACHE_WASM_SHA256", value_name = "HEX")]
     wasm_sha256: Option<String>,
-    /// The sidecar's image.
-    #[arg(long, env = "ATTACHE_IMAGE", default_value = concat!("attache:", env!("CARGO_PKG_VERSION")), value_parser = image)]
-    image: String,
+    /// The sidecar's image; `attache` of this version without.
+    #[arg(long, env = "ATTACHE_IMAGE", value_parser = image)]
+    image: Option<String>,
     /// The Redis that shares the token ledger among sidecars, without a password. Values from the environment are not shown.
     #[arg(long, env = "ATTACHE_REDIS", value_name = "URL", hide_env_values = true)]
     redis: Option<String>,
@@ -113,7 +113,7 @@ pub(super) struct GatewayArgs {
     settings: SettingsArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SidecarArg {
     /// In each proxy pod, by a Unix socket.
     Container,
@@ -124,36 +124,40 @@ enum SidecarArg {
 }
 
 impl SidecarArg {
-    fn form(self, replicas: NonZeroU32, service: Option<ServiceName>) -> Result<SidecarForm, String> {
-        match (self, service) {
-            (Self::Container, None) => Ok(SidecarForm::Container),
-            (Self::Deployment, None) => Ok(SidecarForm::Deployment { replicas }),
-            (Self::External, Some(service)) => Ok(SidecarForm::External(service)),
-            (Self::External, None) => {
-                Err("--sidecar external without --service: say which Service the sidecar has, NAMESPACE/NAME or \
-                     NAMESPACE/NAME:PORT"
-                    .to_owned())
-            }
-            (Self::Container | Self::Deployment, Some(_)) => {
-                Err("--service is for `--sidecar external` alone: the other forms bring the sidecar and what names it"
-                    .to_owned())
-            }
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Deployment => "deployment",
+            Self::External => "external",
         }
     }
 }
 
+const DEFAULT_REPLICAS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
+const DEFAULT_PROXY_NAMESPACE: &str = "envoy-gateway-system";
+const DEFAULT_MONITORING_NAMESPACE: &str = "monitoring";
+const DEFAULT_IMAGE: &str = concat!("attache:", env!("CARGO_PKG_VERSION"));
+
 impl GatewayArgs {
     fn run(self) -> Result<ExitCode, String> {
+        self.check_options()?;
         let wasm = WasmSource::from_parts(self.wasm_url, self.wasm_sha256).map_err(|error| error.to_string())?;
         let options = GatewayOptions {
             gateway: self.gateway.0,
             namespace: self.namespace,
-            proxy_namespace: self.proxy_namespace,
-            monitoring_namespace: self.monitoring_namespace,
+            proxy_namespace: self.proxy_namespace.unwrap_or_else(|| DEFAULT_PROXY_NAMESPACE.to_owned()),
+            monitoring_namespace: self.monitoring_namespace.unwrap_or_else(|| DEFAULT_MONITORING_NAMESPACE.to_owned()),
             hostnames: self.hostname,
             wasm,
-            sidecar: self.sidecar.form(self.replicas, self.service)?,
-            image: self.image,
+            sidecar: match (self.sidecar, self.service) {
+                (SidecarArg::Container, _) => SidecarForm::Container,
+                (SidecarArg::Deployment, _) => {
+                    SidecarForm::Deployment { replicas: self.replicas.unwrap_or(DEFAULT_REPLICAS) }
+                }
+                (SidecarArg::External, Some(service)) => SidecarForm::External(service),
+                (SidecarArg::External, None) => return Err(NO_SERVICE.to_owned()),
+            },
+            image: self.image.unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
             redis: redis(self.redis, self.redis_secret)?,
         };
         let (config, texts) = compile(&self.paths, self.settings)?;
@@ -163,7 +167,52 @@ impl GatewayArgs {
         })?;
         print(&manifests)
     }
+
+    /// Whether every option means something in the form that was chosen: one that does not is a misunderstanding, and what is
+    /// rendered would not be what was asked for.
+    fn check_options(&self) -> Result<(), String> {
+        use SidecarArg::{Container, Deployment, External};
+        // An empty variable is how deployments say "none".
+        let is_given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let options: [(&str, bool, &[SidecarArg]); 8] = [
+            ("--service", self.service.is_some(), &[External]),
+            ("--namespace", self.namespace.is_some(), &[Deployment]),
+            ("--replicas", self.replicas.is_some(), &[Deployment]),
+            ("--monitoring-namespace", self.monitoring_namespace.is_some(), &[Deployment]),
+            ("--proxy-namespace", self.proxy_namespace.is_some(), &[Container, Deployment]),
+            ("--image", self.image.is_some(), &[Container, Deployment]),
+            ("--redis", is_given(&self.redis), &[Container, Deployment]),
+            ("--redis-secret", is_given(&self.redis_secret), &[Container, Deployment]),
+        ];
+        let idle = options.into_iter().filter(|(_, is_given, forms)| *is_given && !forms.contains(&self.sidecar));
+        let mut faults: Vec<String> = idle
+            .map(|(option, _, forms)| {
+                let forms: Vec<String> = forms.iter().map(|form| format!("`--sidecar {}`", form.as_str())).collect();
+                let variable = option.trim_start_matches('-').replace('-', "_").to_uppercase();
+                format!(
+                    "{option} (or ATTACHE_{variable}) has no effect with `--sidecar {}`: it belongs to {}",
+                    self.sidecar.as_str(),
+                    forms.join(" and ")
+                )
+            })
+            .collect();
+        if self.sidecar == External && self.service.is_none() {
+            faults.push(NO_SERVICE.to_owned());
+        }
+        let twice = |(index, name): (usize, &String)| {
+            self.hostname
+                .iter()
+                .take(index)
+                .any(|other| other == name)
+                .then(|| format!("--hostname {name} is here twice"))
+        };
+        faults.extend(self.hostname.iter().enumerate().filter_map(twice));
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("\nattache: ")) }
+    }
 }
+
+const NO_SERVICE: &str =
+    "--sidecar external without --service: say which Service the sidecar has, NAMESPACE/NAME or NAMESPACE/NAME:PORT";
 
 fn redis(url: Option<String>, secret: Option<String>) -> Result<Option<GatewayRedis>, String> {
     // An empty variable is how deployments say "none".
@@ -238,16 +287,58 @@ mod tests {
         assert!(object_name("redis.password").is_ok() && object_name("a/b").is_err());
     }
 
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: GatewayArgs,
+    }
+
+    fn checked(options: &str) -> Result<(), String> {
+        let line = format!("render a.yaml --gateway gateways/llm {options}");
+        let line: Line = clap::Parser::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
+        line.args.check_options()
+    }
+
     #[test]
-    fn a_service_is_named_for_a_sidecar_that_runs_already_and_for_no_other() {
-        let service = || Some("gateways/attache".parse::<ServiceName>().unwrap());
-        let form = |sidecar: SidecarArg, service| sidecar.form(NonZeroU32::MIN, service);
-        assert_eq!(form(SidecarArg::External, service()), Ok(SidecarForm::External(service().unwrap())));
-        assert!(form(SidecarArg::External, None).unwrap_err().contains("--service"));
-        for own in [SidecarArg::Container, SidecarArg::Deployment] {
-            assert!(form(own, service()).unwrap_err().contains("--sidecar external"));
-            assert!(form(own, None).is_ok());
+    fn an_option_that_has_no_effect_in_a_form_is_refused_with_the_forms_it_belongs_to() {
+        let options = [
+            ("--service gateways/attache", "external"),
+            ("--namespace llm", "deployment"),
+            ("--replicas 3", "deployment"),
+            ("--monitoring-namespace m", "deployment"),
+            ("--proxy-namespace p", "container deployment"),
+            ("--image attache:1", "container deployment"),
+            ("--redis redis://redis:6379", "container deployment"),
+            ("--redis redis://redis:6379 --redis-secret r", "container deployment"),
+            ("--hostname a.example --hostname b.example", "container deployment external"),
+            ("--path-prefix /llm --max-body 1MiB --unattached-status 403", "container deployment external"),
+        ];
+        for (option, forms) in options {
+            for form in ["container", "deployment", "external"] {
+                let service = if form == "external" && !option.contains("--service") { "--service a/b" } else { "" };
+                let result = checked(&format!("--sidecar {form} {service} {option}"));
+                assert_eq!(result.is_ok(), forms.contains(form), "{form}: {option}: {result:?}");
+                let Err(error) = result else { continue };
+                let name = option.split(' ').next().unwrap();
+                assert!(error.starts_with(&format!("{name} (or ATTACHE_")), "{error}");
+                for right in forms.split(' ') {
+                    assert!(error.contains(&format!("`--sidecar {right}`")), "{error}");
+                }
+            }
         }
+        // All of them at once.
+        let error = checked("--replicas 3 --namespace llm --hostname a.example,a.example").unwrap_err();
+        assert_eq!(error.lines().count(), 3, "{error}");
+    }
+
+    #[test]
+    fn a_host_name_is_said_once_and_a_running_sidecar_has_a_service() {
+        assert_eq!(
+            checked("--hostname a.example --hostname a.example").unwrap_err(),
+            "--hostname a.example is here twice"
+        );
+        assert!(checked("--sidecar external").unwrap_err().contains("--service"));
+        assert!(checked("").is_ok());
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct RedisTarget {
 
 /// What is kept in files, so that it stands in no command line and can change while the sidecar runs. Each is read anew for
 /// every connection.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedisFiles {
     /// The password.
     pub password: Option<PathBuf>,
