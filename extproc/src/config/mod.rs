@@ -17,6 +17,7 @@ mod schema;
 mod secret_files;
 mod source;
 mod text;
+pub mod tls;
 pub mod upstream;
 mod value;
 

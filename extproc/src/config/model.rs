@@ -14,6 +14,7 @@ use attache_gate::{Gate, GateConfig, UnattachedStatus};
 use attache_proto::Usage;
 use attache_proto::pass_through::PathPattern;
 
+use super::tls::UpstreamTls;
 use super::upstream::{Api, Credentials, Mutation};
 use crate::affinity::{AffinityPolicy, SecretSeed};
 use crate::limit::{Cost, CostContext, CostProgram, Limit};
@@ -196,6 +197,8 @@ pub struct Backend {
     pub cluster: Arc<str>,
     /// Its replicas; never empty, no two alike.
     pub endpoints: Vec<Endpoint>,
+    /// How they are called by TLS; `None` is in clear text.
+    pub tls: Option<Arc<UpstreamTls>>,
     /// What it serves, and where.
     pub api: Api,
     /// The key to it.

@@ -5,6 +5,7 @@ mod bad_input;
 mod grants;
 mod limits;
 mod migration;
+mod tls;
 mod upstreams;
 
 use std::path::{Path, PathBuf};

@@ -4,10 +4,11 @@ use attache_proto::headers::DESTINATION_ENDPOINT;
 use serde_json::{Map, Value, json};
 
 use super::listener::CONNECTION_BUFFER_BYTES;
-use super::{ExtprocAddress, RenderError, address};
+use super::{ExtprocAddress, RenderError, address, tls};
 use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Backend, Endpoint, EndpointAddress};
+use crate::config::tls::UpstreamTls;
 
 /// The sidecar's cluster. A Backend's cluster has a slash in its name, so none can be taken for it.
 pub(super) const SIDECAR: &str = "attache";
@@ -21,7 +22,9 @@ pub(super) fn clusters(config: &Config, extproc: &ExtprocAddress) -> Result<Vec<
     for pool in pools(&config.backends) {
         clusters.push(backend_cluster(&pool)?);
         if pool.has(PlacementMode::Cluster) {
-            clusters.extend(pool.first.endpoints.iter().map(replica_cluster));
+            clusters.extend(
+                pool.first.endpoints.iter().map(|endpoint| replica_cluster(endpoint, pool.first.tls.as_deref())),
+            );
         }
     }
     Ok(clusters)
@@ -93,17 +96,23 @@ fn backend_cluster(pool: &Pool<'_>) -> Result<Value, RenderError> {
     let discovery = Discovery::of(&endpoints)
         .ok_or_else(|| RenderError::MixedEndpoints { cluster: backend.cluster.as_ref().to_owned() })?;
     let policy = if pool.has(PlacementMode::Endpoint) { override_host() } else { least_request() };
-    Ok(model_servers(&backend.cluster, discovery, &endpoints, policy))
+    Ok(model_servers(&backend.cluster, discovery, &endpoints, policy, backend.tls.as_deref()))
 }
 
-fn replica_cluster(endpoint: &Endpoint) -> Value {
+fn replica_cluster(endpoint: &Endpoint, tls: Option<&UpstreamTls>) -> Value {
     let discovery = Discovery::of_one(&endpoint.address);
-    model_servers(&endpoint.cluster, discovery, &[endpoint], least_request())
+    model_servers(&endpoint.cluster, discovery, &[endpoint], least_request(), tls)
 }
 
-fn model_servers(name: &str, discovery: Discovery, endpoints: &[&Endpoint], policy: Value) -> Value {
+fn model_servers(
+    name: &str,
+    discovery: Discovery,
+    endpoints: &[&Endpoint],
+    policy: Value,
+    tls: Option<&UpstreamTls>,
+) -> Value {
     let addresses = endpoints.iter().map(|endpoint| address::endpoint(&endpoint.address)).collect();
-    json!({
+    let mut cluster = json!({
         "name": name,
         "type": discovery.cluster_type(),
         "dns_lookup_family": DNS_LOOKUP_FAMILY,
@@ -122,7 +131,11 @@ fn model_servers(name: &str, discovery: Discovery, endpoints: &[&Endpoint], poli
             "tcp_keepalive": {"keepalive_time": 30, "keepalive_interval": 10, "keepalive_probes": 3},
         },
         "load_assignment": load_assignment(name, addresses),
-    })
+    });
+    if let (Some(tls), Some(fields)) = (tls, cluster.as_object_mut()) {
+        fields.insert("transport_socket".to_owned(), tls::transport_socket(tls));
+    }
+    cluster
 }
 
 /// How Envoy learns the addresses of a cluster's hosts.

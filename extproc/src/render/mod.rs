@@ -10,6 +10,7 @@ mod filters;
 mod listener;
 mod options;
 mod routes;
+mod tls;
 mod yaml;
 
 use serde_json::{Map, Value, json};

@@ -43,6 +43,7 @@ pub(super) fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAd
         name: object(name),
         endpoints: endpoints.collect(),
         cluster,
+        tls: None,
         api: Api::default(),
         credentials: Credentials::NotNeeded,
         affinity: Arc::new(AffinityPolicy { mode, ..AffinityPolicy::default() }),

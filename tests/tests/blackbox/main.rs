@@ -75,4 +75,6 @@ mod sharing;
 #[cfg(test)]
 mod unified_endpoint;
 #[cfg(test)]
+mod upstream_tls;
+#[cfg(test)]
 mod upstreams;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use super::Stage;
 use super::grants::{Crossing, Grants};
 use super::reference::Index;
+use super::tls::TlsPolicies;
 use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::diagnostic::Diagnostic;
 use crate::config::model::{self, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries};
 use crate::config::resource::{self, Catalog, SecurityPolicy, ServiceBackend, Spec, endpoint_id};
+use crate::config::tls::UpstreamTls;
 use crate::config::upstream::{Credentials, Mutation};
 use crate::config::value::Reference;
 
@@ -17,7 +19,8 @@ use crate::config::value::Reference;
 const RETRIES: Retries = Retries { attempts: 2 };
 
 /// Backends into replicas.
-pub(super) struct BackendStage {
+pub(super) struct BackendStage<'a> {
+    tls: &'a TlsPolicies<'a>,
     replicas: Index<Replicas>,
 }
 
@@ -26,11 +29,12 @@ pub(super) struct BackendStage {
 pub(super) struct Replicas {
     pub(super) cluster: Arc<str>,
     endpoints: Vec<Endpoint>,
+    tls: Option<Arc<UpstreamTls>>,
 }
 
-impl BackendStage {
-    pub(super) fn new() -> Self {
-        Self { replicas: Index::of::<resource::Backend>() }
+impl<'a> BackendStage<'a> {
+    pub(super) fn new(tls: &'a TlsPolicies<'a>) -> Self {
+        Self { tls, replicas: Index::of::<resource::Backend>() }
     }
 
     pub(super) fn finish(self) -> Index<Replicas> {
@@ -38,18 +42,19 @@ impl BackendStage {
     }
 }
 
-impl Stage for BackendStage {
+impl Stage for BackendStage<'_> {
     type Spec = resource::Backend;
     type Built = Replicas;
 
-    fn build(&self, name: &ObjectName, spec: &resource::Backend, _: &mut Vec<Diagnostic>) -> Option<Replicas> {
+    fn build(&self, name: &ObjectName, spec: &resource::Backend, findings: &mut Vec<Diagnostic>) -> Option<Replicas> {
+        let tls = self.tls.tls(name, spec, findings).ok()?;
         let cluster: Arc<str> = Arc::from(name.to_string());
         let endpoint = |address: &EndpointAddress| {
             let id: Arc<str> = Arc::from(endpoint_id(address));
             Endpoint { cluster: Arc::from(format!("{cluster}/{id}")), id, address: address.clone() }
         };
         let endpoints = spec.endpoints.iter().map(endpoint).collect();
-        Some(Replicas { cluster, endpoints })
+        Some(Replicas { cluster, endpoints, tls })
     }
 
     fn accept(&mut self, name: &ObjectName, built: Option<Replicas>) {
@@ -103,12 +108,13 @@ impl Stage for ServiceBackendStage<'_> {
             }
         }
         self.grants.permit(Crossing::ServiceBackendToBackend, &spec.backend, name, findings)?;
-        let Replicas { cluster, endpoints } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
+        let Replicas { cluster, endpoints, tls } = self.replicas.resolve(&spec.backend, name, findings)?.clone();
         let affinity = Arc::new(AffinityPolicy { mode: fitting_mode(&endpoints), ..AffinityPolicy::default() });
         let backend = model::Backend {
             name: name.clone(),
             cluster,
             endpoints,
+            tls,
             api: spec.api.clone(),
             credentials: Credentials::NotNeeded,
             affinity,

@@ -12,6 +12,7 @@ mod keys;
 mod limits;
 mod reference;
 mod routes;
+mod tls;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -31,6 +32,7 @@ use grants::GrantStage;
 use keys::KeyStage;
 use limits::{Limiting, QuotaStage, TokenLimitStage, TrafficStage};
 use routes::RouteStage;
+use tls::TlsStage;
 
 /// What came of the operator's documents.
 #[derive(Debug)]
@@ -57,13 +59,16 @@ pub fn compile(
 ) -> Result<Outcome, ConfigError> {
     let nothing = Resources::default();
     let previous = previous.unwrap_or(&nothing);
-    let Read { resources, secrets, keys, lost, diagnostics, objects } = resource::read(documents);
+    let Read { resources, secrets, config_maps, keys, lost, diagnostics, objects } = resource::read(documents);
     let mut build = Build { lost, diagnostics };
 
     let mut stage = GrantStage::default();
     let grants_kept = build.run(&mut stage, &resources.grants, &previous.grants);
     let grants = stage.finish();
-    let mut stage = BackendStage::new();
+    let mut stage = TlsStage::new([&resources.backends, &previous.backends], &config_maps);
+    let tls_policies_kept = build.run(&mut stage, &resources.tls_policies, &previous.tls_policies);
+    let tls = stage.finish();
+    let mut stage = BackendStage::new(&tls);
     let backends_kept = build.run(&mut stage, &resources.backends, &previous.backends);
     let replicas = stage.finish();
     let mut stage =
@@ -123,6 +128,7 @@ pub fn compile(
         quotas: quotas_kept,
         security_policies: security_policies_kept,
         grants: grants_kept,
+        tls_policies: tls_policies_kept,
         keys: keys_kept,
         guard,
         served,

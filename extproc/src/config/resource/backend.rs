@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::Spec;
-use crate::config::diagnostic::Diagnostic;
+use super::{Spec, TlsSettings};
+use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
 use crate::config::model::EndpointAddress;
 use crate::config::node::Node;
@@ -15,6 +15,10 @@ use crate::config::value::{Located, Port, is_dns_name, one_of};
 pub(in crate::config) struct Backend {
     /// Never empty, no two alike.
     pub(in crate::config) endpoints: Vec<EndpointAddress>,
+    /// Of the first of them.
+    pub(in crate::config) location: Option<Location>,
+    /// What is said here of TLS to them.
+    pub(in crate::config) tls: Option<TlsSettings>,
 }
 
 impl Spec for Backend {
@@ -25,7 +29,7 @@ impl FromNode for Backend {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
             fields.take_with("type", |node, log| one_of(node, log, &[("Endpoints", ())]));
-            fields.unsupported("tls", "requests go upstream in clear text");
+            let tls = fields.take("tls");
             fields.unsupported("appProtocols", "requests go upstream over HTTP/1.1");
             fields.unsupported("fallback", "give the route's backendRefs a priority instead");
             let endpoints: Vec<Located<Address>> = fields.require_list("endpoints")?;
@@ -37,7 +41,8 @@ impl FromNode for Backend {
                     fields.push(twice.with_help("remove one of them"));
                 }
             }
-            Some(Self { endpoints: endpoints.into_iter().map(|endpoint| endpoint.value.0).collect() })
+            let location = endpoints.first().map(|first| first.location.clone());
+            Some(Self { endpoints: endpoints.into_iter().map(|endpoint| endpoint.value.0).collect(), location, tls })
         })
     }
 }

@@ -23,6 +23,10 @@ pub(super) enum Kind<'a> {
     QuotaPolicy,
     SecurityPolicy,
     ReferenceGrant,
+    /// BackendTLSPolicy.
+    TlsPolicy,
+    /// Authorities may be in it.
+    ConfigMap,
     /// Keys to upstreams may be in it.
     Secret,
     /// BackendTrafficPolicy; ours where it counts tokens.
@@ -107,14 +111,14 @@ impl<'a> Kind<'a> {
             return Err(Misnamed { message, help: format!("write `apiVersion: {home}/v1alpha1`") });
         }
         if group == GATEWAY_API && kind == "BackendTLSPolicy" {
-            let consequence = "Envoy Gateway applies it, and the static profile sends requests in clear text";
-            return Ok(Self::Unsupported { consequence });
+            return Ok(Self::TlsPolicy);
         }
         if group == GATEWAY_API && kind == "ReferenceGrant" {
             return Ok(Self::ReferenceGrant);
         }
         Ok(match group {
             "" if kind == "Secret" => Self::Secret,
+            "" if kind == "ConfigMap" => Self::ConfigMap,
             "" | "apps" | GATEWAY_API => Self::NotOurs,
             _ => Self::Foreign { group },
         })
@@ -138,7 +142,7 @@ mod tests {
     fn a_kind_belongs_to_its_group_and_version() {
         assert_eq!(Kind::of("aigateway.envoyproxy.io/v1beta1", "AIGatewayRoute"), Ok(Kind::Route));
         assert_eq!(Kind::of("attache.dev/v1alpha1", "ClientKey"), Ok(Kind::ClientKey));
-        assert_eq!(Kind::of("v1", "ConfigMap"), Ok(Kind::NotOurs));
+        assert_eq!(Kind::of("v1", "Service"), Ok(Kind::NotOurs));
         assert_eq!(Kind::of("gateway.kgateway.dev/v1", "Backend"), Ok(Kind::Foreign { group: "gateway.kgateway.dev" }));
         let help = |api_version, kind| Kind::of(api_version, kind).unwrap_err().help;
         assert_eq!(help("attache.dev/v1alpha1", "ClientKeys"), "did you mean `ClientKey`?");

@@ -6,6 +6,7 @@
 mod backend;
 mod cache_affinity;
 mod client_key;
+mod config_map;
 mod grant;
 mod kind;
 mod limit;
@@ -15,6 +16,7 @@ mod route;
 mod secret;
 mod security_policy;
 mod service_backend;
+mod tls;
 mod token_limit;
 mod traffic;
 
@@ -37,6 +39,7 @@ pub(super) use cache_affinity::{
     MetricsSpec,
 };
 pub(super) use client_key::{ClientKey, MAX_KEY_LABELS, MAX_KEY_VALUE_BYTES, RoutePattern};
+pub(super) use config_map::ConfigMaps;
 pub(super) use grant::ReferenceGrant;
 pub(super) use kind::{AI_GATEWAY, ATTACHE, ENVOY_GATEWAY};
 use kind::{Kind, Misnamed};
@@ -46,6 +49,7 @@ pub(super) use route::{BackendRef, Route};
 pub(super) use secret::{KEY_ENTRY, Kept, KeyFault, Secrets};
 pub(super) use security_policy::{KeySpec, SecurityPolicy};
 pub(super) use service_backend::ServiceBackend;
+pub(super) use tls::{TlsPolicy, TlsSettings, TrustSpec, Validation};
 pub(super) use token_limit::{Counted, LimitSpec, LimitTarget, TokenLimitPolicy};
 pub(super) use traffic::{Sharing, TrafficPolicy, TrafficRule, TrafficTarget};
 
@@ -62,6 +66,7 @@ pub struct Resources {
     pub(super) quotas: Catalog<QuotaPolicy>,
     pub(super) security_policies: Catalog<SecurityPolicy>,
     pub(super) grants: Catalog<ReferenceGrant>,
+    pub(super) tls_policies: Catalog<TlsPolicy>,
     /// The keys that were in force, by their Secrets.
     pub(super) keys: BTreeMap<ObjectName, ApiKey>,
     pub(super) guard: Guard,
@@ -194,6 +199,7 @@ pub(super) const MODEL_CLASS: &str = "attache.dev/model-class";
 pub(super) struct Read {
     pub(super) resources: Resources,
     pub(super) secrets: Secrets,
+    pub(super) config_maps: ConfigMaps,
     pub(super) keys: Keys,
     pub(super) lost: Vec<Lost>,
     pub(super) diagnostics: Vec<Diagnostic>,
@@ -276,6 +282,11 @@ impl Reader {
             Ok(Kind::QuotaPolicy) => resources.quotas.read(node, text, log),
             Ok(Kind::SecurityPolicy) => resources.security_policies.read(node, text, log),
             Ok(Kind::ReferenceGrant) => resources.grants.read(node, text, log),
+            Ok(Kind::TlsPolicy) => resources.tls_policies.read(node, text, log),
+            Ok(Kind::ConfigMap) => {
+                self.read.config_maps.read(node);
+                Some(())
+            }
             Ok(Kind::Secret) => {
                 self.read.secrets.read(node);
                 Some(())
