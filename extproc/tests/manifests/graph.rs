@@ -67,6 +67,7 @@ fn collect(value: &Value, namespace: &str, found: &mut Vec<Reference>) {
                     "parentRefs" => value.as_array().unwrap().iter().for_each(|one| add(one, "Gateway")),
                     "targetRefs" => value.as_array().unwrap().iter().for_each(|one| add(one, "")),
                     "backendRefs" => value.as_array().unwrap().iter().for_each(|one| add(one, "Service")),
+                    "caCertificateRefs" => value.as_array().unwrap().iter().for_each(|one| add(one, "ConfigMap")),
                     "extensionRef" => add(value, ""),
                     "configMap" => add(value, "ConfigMap"),
                     "serviceAccountName" => add(&json!({"name": value}), "ServiceAccount"),

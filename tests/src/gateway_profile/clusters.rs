@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::objects::{Objects, list, only, text};
 use super::routes::cluster_name;
-use super::{BUFFER_BYTES, Places, TYPE, address, filters, quantity, socket};
+use super::{BUFFER_BYTES, Places, TYPE, address, filters, quantity, socket, tls};
 use crate::error::{Error, Result};
 
 /// A cluster for each rule that has backends.
@@ -20,7 +20,11 @@ pub(super) fn of_routes(objects: &Objects) -> Result<Vec<Value>> {
             if !refs.is_empty() {
                 let (localities, discovery) = localities(objects, refs, &cluster_name(route, index))?;
                 let protocol = json!({"http_protocol_options": {}});
-                clusters.push(cluster(&cluster_name(route, index), discovery, &localities, settings, &protocol)?);
+                let mut cluster = cluster(&cluster_name(route, index), discovery, &localities, settings, &protocol)?;
+                if let (Some(socket), Some(fields)) = (tls::transport_socket(objects, refs)?, cluster.as_object_mut()) {
+                    fields.insert("transport_socket".to_owned(), socket);
+                }
+                clusters.push(cluster);
             }
         }
     }

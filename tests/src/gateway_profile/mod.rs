@@ -10,6 +10,7 @@ mod listener;
 mod objects;
 mod render;
 mod routes;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

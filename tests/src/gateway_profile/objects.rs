@@ -9,10 +9,11 @@ use crate::error::{Error, Result};
 pub struct Objects(Vec<Value>);
 
 /// What becomes something in Envoy, and what is Kubernetes's alone.
-const TRANSLATED: [&str; 7] = [
+const TRANSLATED: [&str; 8] = [
     "HTTPRoute",
     "HTTPRouteFilter",
     "Backend",
+    "BackendTLSPolicy",
     "BackendTrafficPolicy",
     "ClientTrafficPolicy",
     "EnvoyExtensionPolicy",
@@ -52,6 +53,11 @@ impl Objects {
     /// The policy of a kind that targets an HTTPRoute.
     pub(super) fn policy_of(&self, kind: &'static str, route: &str) -> Option<&Value> {
         self.of_kind(kind).find(|policy| targets(policy, "HTTPRoute", route))
+    }
+
+    /// The BackendTLSPolicy of a Backend.
+    pub(super) fn tls_of(&self, backend: &str) -> Option<&Value> {
+        self.of_kind("BackendTLSPolicy").find(|policy| targets(policy, "Backend", backend))
     }
 }
 

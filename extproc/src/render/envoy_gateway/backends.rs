@@ -3,30 +3,29 @@
 //! They are ours, under names of our own: the operator's Backends of the same endpoints may be there as well, with settings
 //! that we know nothing of.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::object::{BACKEND, ENVOY_GATEWAY, object};
 use super::options::GatewayOptions;
-use super::plan::{Plan, TargetBackend};
+use super::plan::{Plan, Target, TargetBackend};
+use super::tls;
 use crate::config::model::EndpointAddress;
 
 /// One Backend for each target, in order.
 pub(super) fn backends(plan: &Plan<'_>, options: &GatewayOptions) -> Vec<Value> {
-    let of_target = plan.targets().flat_map(|target| target.backends.iter().map(|backend| (target.cluster, backend)));
-    of_target.map(|(cluster, backend)| one(cluster, backend, options)).collect()
+    let of_target = plan.targets().flat_map(|target| target.backends.iter().map(move |backend| (target, backend)));
+    of_target.map(|(target, backend)| one(target, backend, options)).collect()
 }
 
-fn one(cluster: &str, backend: &TargetBackend<'_>, options: &GatewayOptions) -> Value {
+fn one(target: &Target<'_>, backend: &TargetBackend<'_>, options: &GatewayOptions) -> Value {
     let endpoints: Vec<Value> = backend.endpoints.iter().filter_map(|endpoint| address(&endpoint.address)).collect();
     let namespace = &options.gateway.namespace;
-    object(
-        BACKEND,
-        namespace,
-        &backend.name,
-        options,
-        &format!("{cluster}."),
-        json!({"spec": {"endpoints": endpoints}}),
-    )
+    let mut spec = Map::new();
+    spec.insert("endpoints".to_owned(), json!(endpoints));
+    if let Some(tls) = target.tls.and_then(tls::of_backend) {
+        spec.insert("tls".to_owned(), tls);
+    }
+    object(BACKEND, namespace, &backend.name, options, &format!("{}.", target.cluster), json!({"spec": spec}))
 }
 
 /// `None` for sockets, which the plan has refused.

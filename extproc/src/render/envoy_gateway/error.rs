@@ -47,6 +47,15 @@ pub enum GatewayError {
         /// The name.
         hostname: String,
     },
+    /// A BackendTLSPolicy has one name.
+    #[error(
+        "backend {cluster}: Envoy Gateway asks all endpoints for one name by TLS, and these have none, or several; write it as \
+         `sni` beside `tls`'s authorities, or in a BackendTLSPolicy, or split it into Backends"
+    )]
+    NoServerName {
+        /// The Backend.
+        cluster: String,
+    },
     /// A rule has at most 16 backendRefs of at most 64 endpoints.
     #[error(
         "backend {cluster} has {count} endpoints; a rule of an HTTPRoute reaches at most {most}. Split it into Backends"

@@ -16,6 +16,7 @@ mod plan;
 mod pod;
 mod proxy;
 mod routes;
+mod tls;
 mod traffic;
 
 use serde_json::Value;
@@ -66,6 +67,7 @@ pub fn manifests(
     objects.extend(proxy::envoy_proxy(config, &files, options));
     objects.push(client_traffic);
     objects.extend(backends::backends(&plan, options));
+    objects.extend(tls::policies(&plan, options));
     objects.extend(routes::routes(config, &plan, options));
     objects.extend(traffic::backend_traffic_policies(&plan, options));
     objects.extend(extension::extension(config, &plan, options).map_err(|error| vec![error])?);

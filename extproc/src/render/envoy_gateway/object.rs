@@ -15,6 +15,7 @@ pub(super) struct Kind(&'static str, &'static str);
 
 pub(super) const HTTP_ROUTE: Kind = Kind("gateway.networking.k8s.io/v1", "HTTPRoute");
 pub(super) const REFERENCE_GRANT: Kind = Kind("gateway.networking.k8s.io/v1beta1", "ReferenceGrant");
+pub(super) const BACKEND_TLS_POLICY: Kind = Kind("gateway.networking.k8s.io/v1", "BackendTLSPolicy");
 pub(super) const BACKEND: Kind = Kind("gateway.envoyproxy.io/v1alpha1", "Backend");
 pub(super) const HTTP_ROUTE_FILTER: Kind = Kind("gateway.envoyproxy.io/v1alpha1", "HTTPRouteFilter");
 pub(super) const BACKEND_TRAFFIC_POLICY: Kind = Kind("gateway.envoyproxy.io/v1alpha1", "BackendTrafficPolicy");

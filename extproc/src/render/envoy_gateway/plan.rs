@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::error::GatewayError;
 use super::names::names;
 use super::options::GatewayOptions;
+use super::tls;
 use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Endpoint, EndpointAddress};
+use crate::config::tls::{Trust, UpstreamTls};
 use crate::render::clusters::{Pool, pools};
 
 /// Gateway API: rules of an HTTPRoute.
@@ -44,6 +46,7 @@ pub(super) struct Target<'c> {
     /// Backends: one, or as many as it takes to hold all endpoints.
     pub(super) backends: Vec<TargetBackend<'c>>,
     pub(super) timeout: RuleTimeout,
+    pub(super) tls: Option<&'c UpstreamTls>,
 }
 
 /// One Backend.
@@ -131,6 +134,7 @@ struct Draft<'c> {
     endpoints: Vec<&'c Endpoint>,
     policy: Policy,
     timeout: RuleTimeout,
+    tls: Option<&'c UpstreamTls>,
 }
 
 fn drafts<'c>(pool: &Pool<'c>, config: &'c Config) -> Vec<Draft<'c>> {
@@ -149,6 +153,7 @@ fn drafts<'c>(pool: &Pool<'c>, config: &'c Config) -> Vec<Draft<'c>> {
         endpoints: backend.endpoints.iter().collect(),
         policy: policy(balancing),
         timeout,
+        tls: backend.tls.as_deref(),
     }];
     if pool.has(PlacementMode::Cluster) {
         drafts.extend(backend.endpoints.iter().map(|endpoint| Draft {
@@ -156,6 +161,7 @@ fn drafts<'c>(pool: &Pool<'c>, config: &'c Config) -> Vec<Draft<'c>> {
             endpoints: vec![endpoint],
             policy: policy(Balancing::LeastRequest),
             timeout,
+            tls: backend.tls.as_deref(),
         }));
     }
     drafts
@@ -185,7 +191,8 @@ fn groups<'c>(drafts: Vec<Draft<'c>>, options: &GatewayOptions) -> Vec<Group<'c>
         // As many names were made as there are chunks.
         let backends =
             chunks.zip(backend_names.by_ref()).map(|(chunk, name)| TargetBackend { name, endpoints: chunk.to_vec() });
-        let target = Target { cluster: draft.cluster, backends: backends.collect(), timeout: draft.timeout };
+        let target =
+            Target { cluster: draft.cluster, backends: backends.collect(), timeout: draft.timeout, tls: draft.tls };
         match by_policy.iter_mut().find(|(policy, _)| *policy == draft.policy) {
             Some((_, targets)) => targets.push(target),
             None => by_policy.push((draft.policy, vec![target])),
@@ -248,6 +255,11 @@ fn faults(pool: &Pool<'_>) -> Vec<GatewayError> {
     let names = endpoints.iter().filter(|endpoint| matches!(endpoint.address, EndpointAddress::Fqdn { .. })).count();
     if names > 0 && names < endpoints.len() {
         faults.push(GatewayError::MixedEndpoints { cluster: cluster() });
+    }
+    if let Some(tls) = pool.first.tls.as_deref().filter(|tls| tls.trust != Trust::Anyone)
+        && tls::hostname(tls, &endpoints.iter().collect::<Vec<_>>()).is_none()
+    {
+        faults.push(GatewayError::NoServerName { cluster: cluster() });
     }
     let most = REFS_PER_RULE * ENDPOINTS_PER_BACKEND;
     if endpoints.len() > most {

@@ -1,6 +1,7 @@
 //! What the objects say, part by part, and what is refused. That they keep to the schemas is tested in `tests/manifests`.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use attache_gate::UnattachedStatus;
@@ -10,6 +11,7 @@ use serde_json::json;
 use super::*;
 use crate::affinity::PlacementMode;
 use crate::config::model::{EndpointAddress, ObjectName, Rule};
+use crate::config::tls::{ServerName, Subject, Trust, UpstreamTls};
 use crate::render::tests::{backend, config, fqdn, ip};
 
 fn options() -> GatewayOptions {
@@ -426,4 +428,52 @@ fn a_long_gateways_objects_have_names_that_kubernetes_takes() {
         assert!(is_dns_label(name), "{name}");
         assert!(is_dns_label(object["metadata"]["labels"]["app.kubernetes.io/instance"].as_str().unwrap()));
     }
+}
+
+fn by_tls(endpoints: Vec<EndpointAddress>, tls: UpstreamTls) -> Config {
+    let mut backend = backend("pool", PlacementMode::Endpoint, endpoints);
+    backend.tls = Some(Arc::new(tls));
+    config(vec![backend])
+}
+
+#[test]
+fn our_backends_are_called_by_tls_as_the_operators_are() {
+    let tls = |trust, server_name, subjects| UpstreamTls { trust, server_name, subjects };
+    let target = json!([{"group": "gateway.envoyproxy.io", "kind": "Backend", "name": "attache-llm-default-pool"}]);
+    let named = || vec![fqdn("a.example", 443), fqdn("a.example", 444)];
+    let all = objects(&by_tls(named(), tls(Trust::System, ServerName::OfEndpoint, vec![])), &options());
+    let [policy] = of_kind(&all, "BackendTLSPolicy")[..] else { panic!() };
+    let validation = json!({"wellKnownCACertificates": "System", "hostname": "a.example"});
+    assert_eq!(policy["spec"], json!({"targetRefs": target, "validation": validation}));
+
+    let subjects = vec![Subject::Dns(Arc::from("b.example")), Subject::Uri(Arc::from("spiffe://b"))];
+    let fixed = || ServerName::Fixed(Arc::from("a.example"));
+    let trust = Trust::Authorities(Arc::from("PEM\n"));
+    let all = objects(&by_tls(vec![ip("10.0.0.1:443")], tls(trust, fixed(), subjects)), &options());
+    let [policy] = of_kind(&all, "BackendTLSPolicy")[..] else { panic!() };
+    let authorities = json!([{"group": "", "kind": "ConfigMap", "name": "attache-llm-authorities-1"}]);
+    let names = json!([{"type": "Hostname", "hostname": "b.example"}, {"type": "URI", "uri": "spiffe://b"}]);
+    assert_eq!(
+        policy["spec"]["validation"],
+        json!({"caCertificateRefs": authorities, "hostname": "a.example", "subjectAltNames": names})
+    );
+    let ours = |object: &&&Value| object["metadata"]["name"] == "attache-llm-authorities-1";
+    let config_map = of_kind(&all, "ConfigMap").into_iter().find(|object| ours(&object)).unwrap().clone();
+    assert_eq!(config_map["data"], json!({"ca.crt": "PEM\n"}));
+    assert_eq!(config_map["metadata"]["namespace"], policy["metadata"]["namespace"]);
+
+    let all = objects(&by_tls(vec![ip("10.0.0.1:443")], tls(Trust::Anyone, fixed(), vec![])), &options());
+    assert!(of_kind(&all, "BackendTLSPolicy").is_empty());
+    assert_eq!(of_kind(&all, "Backend")[0]["spec"]["tls"], json!({"sni": "a.example", "insecureSkipVerify": true}));
+}
+
+#[test]
+fn servers_without_one_name_are_refused_where_a_policy_needs_it() {
+    let address = Subject::Ip("10.0.0.1".parse().unwrap());
+    let unsaid = UpstreamTls { trust: Trust::System, server_name: ServerName::Unsaid, subjects: vec![address] };
+    let of_endpoint = UpstreamTls { trust: Trust::System, server_name: ServerName::OfEndpoint, subjects: vec![] };
+    let several = vec![fqdn("a.example", 443), fqdn("b.example", 443)];
+    let refused = [GatewayError::NoServerName { cluster: "default/pool".to_owned() }];
+    assert_eq!(errors(&by_tls(vec![ip("10.0.0.1:443")], unsaid), &options()), refused);
+    assert_eq!(errors(&by_tls(several, of_endpoint), &options()), refused);
 }
