@@ -7,6 +7,7 @@ use attache_proto::headers::COST_METADATA_NAMESPACE;
 use serde_json::{Value, json};
 
 use super::clusters::SIDECAR;
+use super::timeouts::{MESSAGE_STREAMED, seconds};
 use super::{RenderError, StaticOptions, address};
 use crate::config::Config;
 
@@ -109,8 +110,8 @@ fn external_processor() -> Value {
         "send_body_without_waiting_for_header_response": true,
         "# The sidecar rewrites bodies, and says how long they are then.": null,
         "allow_content_length_header": true,
-        "# It bounds a client's pause within a body, too.": null,
-        "message_timeout": "10s",
+        "# It bounds a client's pause within a body, too, but that of the way in (idle_timeout) is shorter.": null,
+        "message_timeout": seconds(MESSAGE_STREAMED),
         "# x-envoy-...: the sidecar sets the rule's timeout.": null,
         "mutation_rules": {"allow_all_routing": true, "allow_envoy": true},
         "# The costs that llmRequestCosts names, for access logs.": null,

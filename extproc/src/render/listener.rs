@@ -1,10 +1,9 @@
 //! The listener and its connection manager: what holds for a request before and after the filters.
 
-use std::time::Duration;
-
 use attache_proto::headers::STRIPPED_EARLY;
 use serde_json::{Value, json};
 
+use super::timeouts::{seconds, stream_idle};
 use super::{RenderError, StaticOptions, address, filters, routes};
 use crate::config::Config;
 
@@ -38,7 +37,7 @@ fn connection_manager(config: &Config, options: &StaticOptions) -> Result<Value,
         "max_request_headers_kb": max_request_headers_kb(config),
         "request_headers_timeout": "10s",
         "# The longest silence. An answer that is not streamed is silent until the model has finished.": null,
-        "stream_idle_timeout": seconds(stream_idle_timeout(config)),
+        "stream_idle_timeout": seconds(stream_idle(config)),
         "# Nobody but the sidecar sets these. They go before any filter or route looks at the request.": null,
         "early_header_mutation_extensions": [strip_headers()],
         "http_filters": filters::http_filters(config, options)?,
@@ -53,18 +52,6 @@ fn max_request_headers_kb(config: &Config) -> u64 {
     // Envoy's default and its maximum.
     const RANGE: std::ops::RangeInclusive<u64> = 60..=8192;
     (config.gate_config.max_header_bytes / 1024 + 16).clamp(*RANGE.start(), *RANGE.end())
-}
-
-/// Long enough that a client gives up first (OpenAI's SDKs wait 600 s), and never below a timeout that a rule promises.
-pub(super) fn stream_idle_timeout(config: &Config) -> Duration {
-    const FLOOR: Duration = Duration::from_secs(900);
-    let rules = config.routes.iter().flat_map(|route| &route.rules);
-    let longest = rules.filter_map(|rule| rule.request_timeout).max().unwrap_or_default();
-    FLOOR.max(longest.saturating_add(Duration::from_secs(60)))
-}
-
-pub(super) fn seconds(duration: Duration) -> String {
-    format!("{}s", duration.as_secs())
 }
 
 /// Ours, and Envoy's own, with which a client could set timeouts and retries.
@@ -87,8 +74,10 @@ fn local_replies() -> Value {
     // No host. So end the requests that the sidecar did not see, and those whose Backend has no address yet.
     const NO_HOST: [&str; 1] = ["UH"];
     // Connect failure, timeout, resets and terminations, an answer that is no HTTP, overflow, retries used up, no such
-    // cluster, a name that does not resolve, idle, overloaded.
-    const FAILED: [&str; 12] = ["UF", "UT", "LR", "UR", "UC", "UPE", "UO", "URX", "NC", "DF", "SI", "OM"];
+    // cluster, a name that does not resolve, overloaded.
+    const FAILED: [&str; 11] = ["UF", "UT", "LR", "UR", "UC", "UPE", "UO", "URX", "NC", "DF", "OM"];
+    // Whose silence it was, the sidecar's or a model server's, Envoy does not say.
+    const IDLE: [&str; 1] = ["SI"];
     json!({"mappers": [
         unavailable(&NO_HOST, UNAVAILABLE),
         json!({
@@ -96,6 +85,7 @@ fn local_replies() -> Value {
             "filter": unfinished(),
             "body_format_override": error("invalid_request_error", "the request did not arrive in time; send all of its body"),
         }),
+        unavailable(&IDLE, "no answer came in time; retry in a second"),
         unavailable(&FAILED, "the model server did not answer; retry in a second"),
     ]})
 }

@@ -11,6 +11,7 @@ mod listener;
 mod options;
 mod routes;
 mod tls;
+mod timeouts;
 mod yaml;
 
 use serde_json::{Map, Value, json};

@@ -4,7 +4,7 @@ use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED};
 use serde_json::{Map, Value, json};
 
 use super::clusters::{Pool, UNPROCESSED, pools};
-use super::listener::{seconds, stream_idle_timeout};
+use super::timeouts::{REQUEST_IDLE, seconds, stream_idle};
 use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Backend, Retries};
@@ -12,7 +12,7 @@ use crate::config::model::{Backend, Retries};
 /// The route table.
 pub(super) fn routes(config: &Config) -> Value {
     let prefix = &config.settings.path_prefix;
-    let idle_timeout = seconds(stream_idle_timeout(config));
+    let idle_timeout = seconds(stream_idle(config));
     let of_pool = |pool: &Pool<'_>| pool_routes(pool, prefix, &idle_timeout);
     let mut routes: Vec<Value> = pools(&config.backends).iter().flat_map(of_pool).collect();
     routes.push(refusal());
@@ -105,7 +105,7 @@ fn retry_policy(retries: &Retries) -> Option<Value> {
 }
 
 /// Not a `direct_response`: Envoy 1.40 does not apply `request_body_buffer_limit` to those, and a body above the connection's
-/// buffer then stalls until the sidecar's `message_timeout`.
+/// buffer then stalls until it is given up.
 fn refusal() -> Value {
     json!({
         "# The way in: filters run on it, and when the sidecar has named a cluster the routes above match. What the sidecar \
@@ -114,12 +114,8 @@ fn refusal() -> Value {
         "match": {"prefix": "/"},
         "route": {
             "cluster": UNPROCESSED,
-            "# A client that does not send the rest of its request: nobody else waits for a refused one.": null,
-            "idle_timeout": REQUEST_IDLE_TIMEOUT,
+            "# A client that does not send the rest of its request gets 408. Below ext_proc's message_timeout.": null,
+            "idle_timeout": seconds(REQUEST_IDLE),
         },
     })
 }
-
-/// The longest silence amid a request. Above ext_proc's `message_timeout`, which bounds it for what is not refused, and the
-/// sidecar's time to decide.
-const REQUEST_IDLE_TIMEOUT: &str = "15s";

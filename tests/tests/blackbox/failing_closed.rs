@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use attache_tests::{Answer, Client, Process, Signal, Stack, client::StreamEnd, until};
+use attache_tests::{Answer, Client, Process, Signal, Stack, client::StreamEnd, tools::Profile, until};
 use serde_json::{Value, json};
 
 use crate::{
     documents::{key, limits, open, pool, route},
+    profile,
     raw::{Connection, chunked},
     residue::{self, Counters},
     verdict::{counted, error, is, served},
@@ -100,9 +101,16 @@ async fn a_sidecar_killed_while_it_holds_requests_lets_none_of_them_pass() {
 async fn a_sidecar_that_stands_still_lets_nothing_pass_and_goes_on_afterwards() {
     let mut stack = stack().await;
     stack.gateway.sidecar.signal(Signal::Stop).unwrap();
-    // Envoy waits as long as `message_timeout` says.
-    let (plain, spoofed) =
-        tokio::join!(async { stack.client().chat(&chat()).await }, async { spoofing(&stack).chat(&chat()).await });
+    // Envoy waits as long as `message_timeout` says, and no longer: the client's own patience is greater.
+    let mut paused = Connection::open(&stack.gateway.envoy).await;
+    paused.send(chunked("/v1/chat/completions", "x-attache-cluster: default/pool\r\n")).await;
+    paused.send_chunk(b"{").await;
+    let (plain, spoofed, paused) = tokio::join!(
+        async { stack.client().chat(&chat()).await },
+        async { spoofing(&stack).chat(&chat()).await },
+        async { paused.read_answer().await }
+    );
+    assert_eq!(paused.status, if profile::is(Profile::Static) { 408 } else { 503 }, "{}", paused.body);
     for answer in [plain.unwrap(), spoofed.unwrap()] {
         let (status, kind, _) = error(&answer);
         assert!(matches!(status, 503 | 504) && kind == "server_error", "{status}: {}", answer.text());

@@ -11,10 +11,18 @@ use attache_tests::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::documents::{affinity, key, limits, pool, route, route_with};
+use crate::{
+    documents::{affinity, key, limits, pool, route, route_with},
+    raw::{Connection, chunked},
+};
 
 /// A second Envoy before the stack's sidecar.
 async fn envoy_of(stack: &Stack, wasm: bool) -> Envoy {
+    envoy_edited(stack, wasm, &[]).await
+}
+
+/// The same with these replacements, each of which must be there to replace.
+async fn envoy_edited(stack: &Stack, wasm: bool, replacements: &[(&str, &str)]) -> Envoy {
     let places = Places {
         listen: port::free().unwrap(),
         admin: port::free().unwrap(),
@@ -22,7 +30,11 @@ async fn envoy_of(stack: &Stack, wasm: bool) -> Envoy {
         wasm: wasm.then(|| tools::wasm_filter().unwrap()),
     };
     let config = [stack.directory().join("config/attache.yaml")];
-    let text = gateway_profile::render(&config, &[], &places).await.unwrap();
+    let mut text = gateway_profile::render(&config, &[], &places).await.unwrap();
+    for (old, new) in replacements {
+        assert!(text.contains(old), "{old:?} is not in the bootstrap");
+        text = text.replace(old, new);
+    }
     let bootstrap = stack.directory().join("envoy-gateway.yaml");
     std::fs::write(&bootstrap, text).unwrap();
     Envoy::start_with("envoy-gateway", &bootstrap, places.listen, places.admin, stack.directory()).await.unwrap()
@@ -83,6 +95,23 @@ async fn a_client_cannot_choose_its_model_server_and_nothing_of_ours_leaves() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", answer.text());
     assert_eq!(answer.json().unwrap()["error"]["type"], "server_error");
     assert_eq!(stack.models[0].requests_total(), 1);
+}
+
+#[tokio::test]
+async fn an_upload_that_stops_gets_a_408_from_the_listener_and_no_other_clock_rings_before() {
+    let stack =
+        Stack::builder(pool() + &route("open", "m", "{name: pool}")).models(1).without_wasm().start().await.unwrap();
+    let clocks = [
+        ("\"message_timeout\": \"10s\"", "\"message_timeout\": \"1s\""),
+        ("\"stream_idle_timeout\": \"900s\"", "\"stream_idle_timeout\": \"4s\""),
+    ];
+    let envoy = envoy_edited(&stack, false, &clocks).await;
+    let mut connection = Connection::open(&envoy).await;
+    connection.send(chunked("/v1/chat/completions", "")).await;
+    connection.send_chunk(b"{").await;
+    let answer = connection.read_answer().await;
+    assert_eq!((answer.status, answer.header("connection")), (408, Some("close")), "{}", answer.body);
+    assert_eq!(stack.models[0].requests_total(), 0);
 }
 
 #[tokio::test]

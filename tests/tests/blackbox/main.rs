@@ -4,11 +4,7 @@
 //! `make test ARGS='--test blackbox limits::'`.
 
 #[cfg(test)]
-mod codings;
-#[cfg(test)]
 mod documents;
-#[cfg(test)]
-mod profile;
 #[cfg(test)]
 mod python;
 #[cfg(test)]
@@ -32,6 +28,8 @@ mod bad_input;
 mod caps;
 #[cfg(test)]
 mod clients;
+#[cfg(test)]
+mod codings;
 #[cfg(test)]
 mod dashboards;
 #[cfg(test)]
@@ -59,6 +57,8 @@ mod load;
 #[cfg(test)]
 mod outages;
 #[cfg(test)]
+mod profile;
+#[cfg(test)]
 mod profiles;
 #[cfg(test)]
 mod refusals;
@@ -74,6 +74,8 @@ mod shared_limits;
 mod sharing;
 #[cfg(test)]
 mod unified_endpoint;
+#[cfg(test)]
+mod uploads;
 #[cfg(test)]
 mod upstream_tls;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::pod::{EXTPROC_PORT, SOCKET};
 use super::routes::way_in_name;
 use super::traffic::{CONNECTION_BUFFER, circuit_breaker};
 use crate::config::Config;
+use crate::render::timeouts::{MESSAGE_BUFFERED, seconds};
 
 /// The sidecar as a Backend, where it is a socket, and the policy.
 pub(super) fn extension(
@@ -92,7 +93,7 @@ fn ext_proc(options: &GatewayOptions) -> Value {
             but the last of all matches.": null,
         "failOpen": true,
         "# It bounds the sidecar's silence, for each message.": null,
-        "messageTimeout": "10s",
+        "messageTimeout": seconds(MESSAGE_BUFFERED),
         "processingMode": {
             "request": {"body": "Buffered"},
             "# Which replica has answered.": null,

@@ -8,7 +8,8 @@ use super::object::{ENVOY_GATEWAY, HTTP_ROUTE, HTTP_ROUTE_FILTER, gateway_ref, o
 use super::options::GatewayOptions;
 use super::plan::{Group, Hosts, Plan, RuleTimeout, Target, TargetRoute};
 use crate::config::Config;
-use crate::render::listener::{UNAVAILABLE, error_body, seconds};
+use crate::render::listener::{UNAVAILABLE, error_body};
+use crate::render::timeouts::seconds;
 
 /// The HTTPRouteFilters and HTTPRoutes.
 pub(super) fn routes(config: &Config, plan: &Plan<'_>, options: &GatewayOptions) -> Vec<Value> {

@@ -8,8 +8,8 @@ use super::object::{BACKEND_TRAFFIC_POLICY, CLIENT_TRAFFIC_POLICY, gateway_ref, 
 use super::options::GatewayOptions;
 use super::plan::{Balancing, Group, Hosts, Plan};
 use crate::config::Config;
-use crate::render::listener::{seconds, stream_idle_timeout};
 use crate::render::routes::BODY_SLACK_BYTES;
+use crate::render::timeouts::{seconds, stream_idle};
 
 /// Envoy's own default for connections, where Envoy Gateway has 32 KiB: a stream of answers is written in pieces of this.
 pub(super) const CONNECTION_BUFFER: &str = "1Mi";
@@ -91,7 +91,7 @@ pub(super) fn circuit_breaker() -> Value {
 
 /// The policy of the Gateway's listeners.
 pub(super) fn client_traffic_policy(config: &Config, options: &GatewayOptions) -> Result<Value, GatewayError> {
-    let idle_timeout = seconds(stream_idle_timeout(config));
+    let idle_timeout = seconds(stream_idle(config));
     let buffer_limit = buffer_limit(config.settings.max_body_bytes)?;
     let spec = json!({
         "targetRefs": [gateway_ref(options)],
@@ -106,7 +106,8 @@ pub(super) fn client_traffic_policy(config: &Config, options: &GatewayOptions) -
             "remove": STRIPPED_EARLY,
             "removeOnMatch": [{"type": "Prefix", "value": "x-envoy-"}],
         }},
-        "# The longest silence. An answer that is not streamed is silent until the model has finished.": null,
+        "# The longest silence. An answer that is not streamed is silent until the model has finished; a client that does not \
+            send the rest of its request gets 408 after it.": null,
         "timeout": {"http": {"streamIdleTimeout": idle_timeout}},
     });
     Ok(object(
