@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tonic::transport::Server;
 use tonic_health::server::health_reporter;
 use tracing::{info, warn};
 
@@ -18,7 +17,7 @@ use crate::config::model::Settings;
 use crate::limit::{Ledger, RedisOptions, RedisStore, RedisTarget, SharedOptions};
 use crate::reload::Reloader;
 use crate::server::listen::{ListenAddress, Listener};
-use crate::server::{Cut, Processor};
+use crate::server::{Cut, Processor, transport};
 use crate::sharing::Sharing;
 use crate::telemetry::Telemetry;
 use crate::watch::{SystemLookup, Watch};
@@ -26,12 +25,6 @@ use crate::world::World;
 
 /// The name under which Envoy asks for our health.
 const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
-/// Streams of one connection. Envoy sends all streams of a worker over one, and must never have to wait for another.
-const STREAMS_PER_CONNECTION: u32 = 1_000_000;
-/// How much of a body may be under way on one stream; above a typical body, so that it comes without a round trip.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// The same for all streams of a connection together.
-const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 /// How long streams that are cut may take to end: each has only to be woken.
 const CUT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -96,10 +89,7 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     health.set_service_status(SERVICE, tonic_health::ServingStatus::Serving).await;
     let (drain, draining) = watch::channel(false);
     let cut = Cut::default();
-    let server = Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+    let server = transport::server()
         .add_service(Processor::service(Arc::clone(&world), cut.clone()))
         .add_service(health_service);
     let mut serving = tokio::spawn(async move {

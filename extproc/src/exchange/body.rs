@@ -1,20 +1,21 @@
 //! A request body as it arrives: its bytes in one piece, without its content codings, and the chunks it came in.
 //!
-//! The proxy wants one answer for each chunk, so their lengths are kept; a plain body that comes as one chunk is never copied.
+//! A plain body that comes as one chunk is never copied.
 //! Of an encoded one only what is decoded is kept: where nothing has to be changed, the proxy sends on what it has itself.
 
 use attache_proto::encoding::{Bound, Coding, Codings, DecodeError, Decoder, UnknownCoding};
-use attache_proto::splice::{Chunk, Splice};
+use attache_proto::splice::Splice;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 use bytes::Bytes;
 
+use super::chunks::{self, Answers, Chunks};
 use super::event::{Headers, LocalResponse};
 
 /// Collects a body.
 #[derive(Debug)]
 pub(super) struct BodyBuffer {
     whole: Held,
-    chunk_lengths: Vec<usize>,
+    chunks: Chunks,
     received_bytes: u64,
     cap_bytes: u64,
     decoder: Option<Decoder>,
@@ -33,6 +34,8 @@ enum Held {
 pub(super) enum BodyRefused {
     /// It is above the cap, as it came or decoded.
     TooLarge(u64),
+    /// It comes in more chunks than so many.
+    TooManyChunks(u64),
     /// Its coding lies.
     Broken(DecodeError),
     /// Nobody here can read its coding.
@@ -52,7 +55,7 @@ impl BodyBuffer {
             codings => codings.map_err(BodyRefused::Unknown)?,
         };
         let decoder = (!codings.is_identity()).then(|| Decoder::bounded(codings, Bound::bytes(cap_bytes)));
-        Ok(Self { whole: Held::Nothing, chunk_lengths: Vec::new(), received_bytes: 0, cap_bytes, decoder })
+        Ok(Self { whole: Held::Nothing, chunks: Chunks::default(), received_bytes: 0, cap_bytes, decoder })
     }
 
     /// Adds the next chunk.
@@ -61,10 +64,14 @@ impl BodyBuffer {
     /// As soon as it is clear that the body cannot be taken.
     pub(super) fn push(&mut self, chunk: Bytes) -> Result<(), BodyRefused> {
         let Self { whole, cap_bytes, .. } = self;
-        self.chunk_lengths.push(chunk.len());
+        self.chunks.push(chunk.len());
         self.received_bytes = self.received_bytes.saturating_add(chunk.len() as u64);
         if self.received_bytes > *cap_bytes {
             return Err(BodyRefused::TooLarge(*cap_bytes));
+        }
+        let most_chunks = chunks::at_most(*cap_bytes);
+        if self.chunks.count() > most_chunks {
+            return Err(BodyRefused::TooManyChunks(most_chunks));
         }
         match &mut self.decoder {
             Some(decoder) => {
@@ -97,7 +104,7 @@ impl BodyBuffer {
             Held::One(bytes) => bytes,
             Held::Joined(bytes) => bytes.into(),
         };
-        Ok(RequestBody { bytes, chunk_lengths: self.chunk_lengths, wire })
+        Ok(RequestBody { bytes, chunks: self.chunks, wire })
     }
 }
 
@@ -134,7 +141,7 @@ impl Held {
 pub(super) struct RequestBody {
     /// Its bytes, decoded.
     pub(super) bytes: Bytes,
-    chunk_lengths: Vec<usize>,
+    chunks: Chunks,
     wire: Wire,
 }
 
@@ -150,14 +157,11 @@ impl RequestBody {
     ///
     /// An encoded body that is changed goes on unencoded. The first chunk's answer has all of it, as what is decoded knows no
     /// chunks; the others go on empty.
-    pub(super) fn answers(&self, splice: &Splice) -> Vec<Chunk> {
+    pub(super) fn answers(self, splice: &Splice) -> Answers {
         match self.wire {
-            Wire::Plain => splice.chunks(&self.bytes, &self.chunk_lengths),
-            Wire::Encoded if splice.is_empty() => vec![Chunk::Unchanged; self.chunk_lengths.len()],
-            Wire::Encoded => {
-                let mut all = splice.apply(&self.bytes);
-                self.chunk_lengths.iter().map(|_| Chunk::Replaced(std::mem::take(&mut all))).collect()
-            }
+            _ if splice.is_empty() => self.chunks.unchanged(),
+            Wire::Plain => self.chunks.spliced(&self.bytes, splice),
+            Wire::Encoded => self.chunks.replaced(splice.apply(&self.bytes)),
         }
     }
 }
@@ -169,6 +173,11 @@ impl BodyRefused {
         match self {
             Self::TooLarge(cap_bytes) => {
                 let message = format!("the request body is larger than {cap_bytes} bytes");
+                let error = ApiError::new(ErrorKind::RequestTooLarge, message);
+                LocalResponse::error(&error, dialect, "body_too_large")
+            }
+            Self::TooManyChunks(most) => {
+                let message = format!("the request body comes in more than {most} pieces; send it in larger ones");
                 let error = ApiError::new(ErrorKind::RequestTooLarge, message);
                 LocalResponse::error(&error, dialect, "body_too_large")
             }
@@ -190,7 +199,7 @@ impl BodyRefused {
 mod tests {
     use std::io::Write as _;
 
-    use attache_proto::splice::Edit;
+    use attache_proto::splice::{Chunk, Edit};
 
     use super::*;
 
@@ -223,7 +232,7 @@ mod tests {
         assert_eq!(body.bytes, "abcdef");
         let splice = Splice::new(vec![Edit { span: 3..4, replacement: Bytes::from_static(b"!") }], 6).unwrap();
         let answers = [Chunk::Unchanged, Chunk::Unchanged, replaced(b"c!e"), Chunk::Unchanged, Chunk::Unchanged];
-        assert_eq!(body.answers(&splice), answers);
+        assert_eq!(body.answers(&splice).collect::<Vec<_>>(), answers);
     }
 
     #[test]
@@ -239,11 +248,12 @@ mod tests {
     fn an_encoded_body_goes_on_as_it_came_or_all_of_it_unencoded() {
         let encoded = gzip(b"abcdef");
         let (first, rest) = encoded.split_at(9);
-        let body = collect(&["GZip"], &[first, rest, b""]).unwrap();
-        assert_eq!(body.bytes, "abcdef");
-        assert_eq!(body.answers(&Splice::new(Vec::new(), 6).unwrap()), [const { Chunk::Unchanged }; 3]);
-        let splice = Splice::new(vec![Edit { span: 3..4, replacement: Bytes::from_static(b"!") }], 6).unwrap();
-        assert_eq!(body.answers(&splice), [replaced(b"abc!ef"), replaced(b""), replaced(b"")]);
+        let body = || collect(&["GZip"], &[first, rest, b""]).unwrap();
+        assert_eq!(body().bytes, "abcdef");
+        let answers = |edits| body().answers(&Splice::new(edits, 6).unwrap()).collect::<Vec<_>>();
+        assert_eq!(answers(vec![]), [const { Chunk::Unchanged }; 3]);
+        let edit = Edit { span: 3..4, replacement: Bytes::from_static(b"!") };
+        assert_eq!(answers(vec![edit]), [replaced(b"abc!ef"), replaced(b""), replaced(b"")]);
     }
 
     #[test]
@@ -259,6 +269,20 @@ mod tests {
         // 2,000 bytes that stand for none.
         let empty = gzip(b"").repeat(100);
         assert_eq!(collect(&["gzip"], &[&empty]).unwrap_err(), too_large);
+    }
+
+    #[test]
+    fn a_body_is_refused_that_comes_in_very_many_chunks() {
+        let most = chunks::at_most(CAP_BYTES);
+        let mut body = buffer(&[]).unwrap();
+        for number in 0..most {
+            body.push(Bytes::from_static(if number < CAP_BYTES { b"x" } else { b"" })).unwrap();
+        }
+        let refused = body.push(Bytes::new()).unwrap_err();
+        assert_eq!((most, &refused), (4_111, &BodyRefused::TooManyChunks(most)));
+        let response = refused.response(Dialect::OpenAi);
+        assert_eq!((response.status, response.reason), (413, "body_too_large"));
+        assert!(response.body.contains("more than 4111 pieces; send it in larger ones"), "{}", response.body);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use attache_gate::Refusal;
 use attache_proto::{ApiError, Dialect};
 use bytes::Bytes;
 
+use super::replies::Replies;
 use super::upstream::UpstreamHeaders;
 use crate::limit::ReserveRequest;
 
@@ -64,7 +65,7 @@ pub enum Action {
     /// Answer one message.
     Answer(Reply),
     /// Answer all messages that are still unanswered, in order.
-    Release(Vec<Reply>),
+    Release(Replies),
     /// Ask the ledger, and hand its answer to [`super::Exchange::admitted`].
     Reserve(Arc<ReserveRequest>),
     /// Answer the client without an upstream; the exchange is over.

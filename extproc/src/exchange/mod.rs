@@ -14,6 +14,7 @@
 mod answering;
 mod asked;
 mod body;
+mod chunks;
 mod coded;
 mod event;
 mod explain;
@@ -21,6 +22,7 @@ mod lease;
 mod models;
 mod placing;
 mod plan;
+mod replies;
 mod response;
 mod summary;
 #[cfg(test)]
@@ -30,6 +32,7 @@ mod upstream;
 pub use event::{Action, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
 pub use explain::{Explanation, Question, SiteExplanation, Unexplained, explain};
 pub use plan::Memory;
+pub use replies::Replies;
 pub use summary::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
 pub use upstream::UpstreamHeaders;
 
@@ -37,7 +40,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use attache_gate::{Caller, RequestHead, Verdict};
-use attache_proto::splice::Chunk;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
@@ -365,20 +367,7 @@ impl Exchange {
         let Some(mutations) = plan.mutations(&self.config, head) else { return Action::Wait };
         // An answer may stream for minutes, and nobody asks for the request's headers any more.
         head.headers = Headers::default();
-        let mut chunks = body.answers(&plan.splice).into_iter().map(|chunk| match chunk {
-            Chunk::Unchanged => Body::Unchanged,
-            Chunk::Replaced(bytes) => Body::Replaced(bytes),
-        });
-        let replies = match self.profile {
-            Profile::Streamed => std::iter::once(Reply::RequestHeaders(mutations))
-                .chain(chunks.map(|body| Reply::RequestBody(Mutations::default(), body)))
-                .collect(),
-            Profile::Buffered => vec![match chunks.next() {
-                Some(body) => Reply::RequestBody(mutations, body),
-                // There is no body: the headers are what waits for an answer.
-                None => Reply::RequestHeaders(mutations),
-            }],
-        };
+        let replies = Replies::new(self.profile, mutations, body.answers(&plan.splice));
         self.ticket = plan.pool.dispatch(&plan.placement, now);
         self.phase = Phase::Upstream(Box::new(plan));
         self.released = Some(now);

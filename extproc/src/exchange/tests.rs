@@ -192,8 +192,7 @@ fn headers_of(pairs: &[(&str, &str)]) -> Headers {
 }
 
 fn released(action: Action) -> (Mutations, Vec<Body>) {
-    let Action::Release(replies) = action else { panic!("{action:?}") };
-    let mut replies = replies.into_iter();
+    let Action::Release(mut replies) = action else { panic!("{action:?}") };
     let Some(Reply::RequestHeaders(mutations)) = replies.next() else { panic!("headers first") };
     let bodies = replies
         .map(|reply| match reply {
@@ -270,7 +269,7 @@ fn in_the_buffered_profile_the_headers_are_answered_at_once_and_the_body_carries
     assert!(!table.exchange.is_released());
     let body = Bytes::from(chat("assistant").to_string());
     match table.exchange.request_body(body, End::Last, table.now).unwrap() {
-        Action::Release(replies) => match replies.as_slice() {
+        Action::Release(replies) => match replies.collect::<Vec<_>>().as_slice() {
             [Reply::RequestBody(mutations, Body::Replaced(_))] => {
                 assert_eq!(set(mutations, "x-attache-cluster"), Some("default/pool"));
                 assert_eq!(mutations.routing, Routing::Again);

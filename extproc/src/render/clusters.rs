@@ -76,11 +76,17 @@ fn sidecar(address: &ExtprocAddress) -> Result<Value, RenderError> {
             "explicit_http_config": {"http2_protocol_options": {
                 "# Finds a connection that is dead without a sign; a busy sidecar has time to answer.": null,
                 "connection_keepalive": {"interval": "30s", "timeout": "20s"},
+                "# Envoy ends the connection, and with it everybody's requests, where more than 10000 wait to be written: one client \
+                    that sends its body byte by byte. The sidecar's windows bound what waits.": null,
+                "max_outbound_frames": MAX_OUTBOUND_FRAMES,
             }},
         })),
         "load_assignment": load_assignment(SIDECAR, vec![address::extproc(address)?]),
     }))
 }
+
+/// So high that it does not act.
+const MAX_OUTBOUND_FRAMES: u32 = 1_000_000_000;
 
 fn unprocessed() -> Value {
     json!({

@@ -8,6 +8,7 @@ mod cut;
 pub mod listen;
 mod service;
 mod stream;
+pub mod transport;
 mod wire;
 
 pub use cut::Cut;

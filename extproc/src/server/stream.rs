@@ -10,7 +10,7 @@ use tokio::time::{Interval, interval_at};
 use tonic::{Status, Streaming};
 
 use super::wire::{self, Message};
-use crate::exchange::{Action, Exchange};
+use crate::exchange::{Action, Exchange, Replies, Reply};
 use crate::limit::{Admission, Growth, RENEW_EVERY, ReserveRequest, StoreError};
 use crate::telemetry::InFlight;
 use crate::world::World;
@@ -42,8 +42,8 @@ pub(super) fn replies(
                 (None, _) => break,
             };
             match session.handle(event).await {
-                Ok(replies) => {
-                    for reply in replies {
+                Ok(outgoing) => {
+                    for reply in outgoing {
                         yield Ok(reply);
                     }
                 }
@@ -80,6 +80,27 @@ impl Event {
         match received {
             Ok(Some(message)) => Self::Message(Box::new(message)),
             Ok(None) | Err(_) => Self::End,
+        }
+    }
+}
+
+/// What is said next, message by message: of very many that are alike, none is there before it is its turn.
+enum Outgoing {
+    Nothing,
+    One(Box<ProcessingResponse>),
+    Replies(Replies),
+}
+
+impl Iterator for Outgoing {
+    type Item = ProcessingResponse;
+
+    fn next(&mut self) -> Option<ProcessingResponse> {
+        if let Self::Replies(replies) = self {
+            return replies.next().map(Reply::into_envoy);
+        }
+        match std::mem::replace(self, Self::Nothing) {
+            Self::One(response) => Some(*response),
+            Self::Nothing | Self::Replies(_) => None,
         }
     }
 }
@@ -123,7 +144,7 @@ impl Session {
         }
     }
 
-    async fn handle(&mut self, event: Event) -> Result<Vec<ProcessingResponse>, Status> {
+    async fn handle(&mut self, event: Event) -> Result<Outgoing, Status> {
         let now = Instant::now();
         let mut action = match event {
             Event::Message(message) => self.receive(*message, now)?,
@@ -152,10 +173,10 @@ impl Session {
             self.world.ledger.settle_detached(settlement);
         }
         Ok(match action {
-            Action::Wait | Action::Reserve(_) => Vec::new(),
-            Action::Answer(reply) => vec![reply.into_envoy()],
-            Action::Release(replies) => replies.into_iter().map(|reply| reply.into_envoy()).collect(),
-            Action::Respond(response) => vec![response.into_envoy()],
+            Action::Wait | Action::Reserve(_) => Outgoing::Nothing,
+            Action::Answer(reply) => Outgoing::One(Box::new(reply.into_envoy())),
+            Action::Release(replies) => Outgoing::Replies(replies),
+            Action::Respond(response) => Outgoing::One(Box::new(response.into_envoy())),
         })
     }
 

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use attache::config::model::Settings;
 use attache::config::{self, Documents};
 use attache::limit::{Cap, Ledger, Limit, Mode};
-use attache::server::{Cut, Processor};
+use attache::server::{Cut, Processor, transport};
 use attache::world::World;
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
@@ -20,7 +20,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::transport::{Channel, Server};
+use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 const NONE: i32 = 0;
@@ -76,7 +76,7 @@ impl Sidecar {
         let world = Arc::new(World::new(settings, config, Ledger::memory(), Arc::default()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = Server::builder().add_service(Processor::service(Arc::clone(&world), Cut::default()));
+        let server = transport::server().add_service(Processor::service(Arc::clone(&world), Cut::default()));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         let client = ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap();
         Self { client: client.max_encoding_message_size(usize::MAX), world }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand, for what a well-behaved client library does not send.
+//! HTTP/1.1 by hand, and frames of HTTP/2, for what a well-behaved client library does not send.
 
 use std::net::SocketAddr;
 
@@ -86,6 +86,18 @@ impl Connection {
         std::mem::replace(&mut self.received, rest)
     }
 
+    /// Reads the frames of HTTP/2 up to the first that has data, which is text.
+    pub(crate) async fn read_data_frame(&mut self) -> String {
+        loop {
+            let head = self.read_bytes(9).await;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let payload = self.read_bytes(usize::try_from(length).unwrap()).await;
+            if head[3] == http2::DATA {
+                return String::from_utf8(payload).unwrap();
+            }
+        }
+    }
+
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.received).await;
         read.is_ok_and(|bytes| bytes > 0)
@@ -114,6 +126,26 @@ pub(crate) fn chunked(path: &str, headers: &str) -> String {
         "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{headers}\
          transfer-encoding: chunked\r\n\r\n"
     )
+}
+
+/// What HTTP/2 is made of (RFC 9113).
+pub(crate) mod http2 {
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    pub(crate) const END_STREAM: u8 = 1;
+    pub(crate) const END_HEADERS: u8 = 4;
+
+    /// What a client says first: that it is HTTP/2, and that it has no wishes.
+    pub(crate) fn preface() -> Vec<u8> {
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(SETTINGS, 0, 0, &[])].concat()
+    }
+
+    /// A frame (section 4.1).
+    pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    }
 }
 
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {

@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 
 use crate::{
     documents::{key, pool, route},
-    raw::{Connection, RawAnswer, chunked, post},
+    raw::{
+        Connection, RawAnswer, chunked,
+        http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, frame},
+        post,
+    },
     second_envoy::envoy_with,
     verdict::{asked, error, error_in, is},
 };
@@ -174,18 +178,6 @@ async fn over_http2_refusals_are_the_same() {
     assert_eq!(stats.value("http.attache.downstream_cx_total"), 1);
 }
 
-/// An HTTP/2 frame (RFC 9113, section 4.1).
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
-}
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
 #[tokio::test]
 async fn a_body_that_ends_in_trailers_is_no_way_around_a_refusal() {
     let stack = stack().await;
@@ -193,21 +185,13 @@ async fn a_body_that_ends_in_trailers_is_no_way_around_a_refusal() {
     // HPACK: `:method: POST`, `:scheme: http`, `:authority: a`, `:path: /v1/nothing`, `content-length: 2`.
     let head = [&[0x83, 0x86, 0x01, 1, b'a', 0x04, 11][..], b"/v1/nothing", &[0x0f, 0x0d, 1, b'2']].concat();
     let request = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(SETTINGS, 0, 0, &[]),
+        http2::preface(),
         frame(HEADERS, END_HEADERS, 1, &head),
         frame(DATA, 0, 1, b"{}"),
         frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\0\x01t\x011"),
     ];
     connection.send(request.concat()).await;
-    let answer = loop {
-        let head = connection.read_bytes(9).await;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let payload = connection.read_bytes(usize::try_from(length).unwrap()).await;
-        if head[3] == DATA {
-            break String::from_utf8(payload).unwrap();
-        }
-    };
+    let answer = connection.read_data_frame().await;
     assert_eq!(error_in(404, &answer), is(404, "invalid_request_error", "unknown_url"));
     assert_eq!((asked(&stack).await, refused(&stack.gateway.envoy).await), (0.0, 1));
 }

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use attache_tests::{Stack, tools::Profile};
+use attache_tests::{Stack, client::StreamEnd, tools::Profile};
 use serde_json::{Value, json};
 
 use crate::{
     documents::open,
     profile,
-    raw::{Connection, RawAnswer, chunked},
+    raw::{
+        Connection, RawAnswer, chunked,
+        http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, frame},
+    },
     residue,
     verdict::{error_in, is, served},
 };
@@ -56,5 +59,37 @@ async fn an_upload_goes_on_after_a_pause_takes_as_long_as_it_takes_and_is_a_408_
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
     assert_eq!(served(&stack), 2);
+    residue::none(&stack).await;
+}
+
+#[tokio::test]
+async fn a_body_in_frames_of_one_byte_is_served_and_costs_nobody_else_an_event() {
+    let stack = Stack::builder(open()).models(1).without_wasm().start().await.unwrap();
+    let mut body = chat();
+    body["max_tokens"] = json!(60);
+    let mut other = stack.client().with_header("x-sim-fault", "slow=50").stream_chat(&body).await.unwrap();
+    other.next().await.unwrap().unwrap();
+
+    // More than Envoy writes at once by default, fewer than fit into the window that it begins with.
+    const FRAMES: usize = 60_000;
+    let mut body = chat();
+    let padding = FRAMES - body.to_string().len() - r#","user":"""#.len();
+    body["user"] = json!("x".repeat(padding));
+    let body = body.to_string();
+    assert_eq!(body.len(), FRAMES);
+    let mut connection = Connection::open(&stack.gateway.envoy).await;
+    // HPACK: `:method: POST`, `:scheme: http`, `:authority: a`, `:path: /v1/chat/completions`, `content-type: application/json`.
+    let path = b"/v1/chat/completions";
+    let kind = b"application/json";
+    let head = [&[0x83, 0x86, 0x01, 1, b'a', 0x04, 20][..], path, &[0x0f, 0x10, 16], kind].concat();
+    connection.send([http2::preface(), frame(HEADERS, END_HEADERS, 1, &head)].concat()).await;
+    connection.send(body.as_bytes().iter().flat_map(|byte| frame(DATA, 0, 1, &[*byte])).collect::<Vec<_>>()).await;
+    connection.send(frame(DATA, END_STREAM, 1, b"")).await;
+    let answer: Value = serde_json::from_str(&connection.read_data_frame().await).unwrap();
+    assert!(answer["choices"].is_array(), "{answer}");
+
+    let rest = other.rest().await;
+    assert_eq!((rest.is_done(), rest.end.clone()), (true, StreamEnd::Complete));
+    assert!(!rest.json().any(|event| event["usage"].is_object()), "the sidecar left before the stream had ended");
     residue::none(&stack).await;
 }
