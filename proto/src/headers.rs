@@ -45,6 +45,10 @@ pub const COST_METADATA_NAMESPACE: &str = "io.envoy.ai_gateway";
 /// removes it always: one route serves rules with different timeouts.
 pub const UPSTREAM_TIMEOUT_MS: &str = "x-envoy-upstream-rq-timeout-ms";
 
+/// Envoy's own header with a client's address, which it adds to requests from outside. Not for model servers:
+/// `x-forwarded-for` says as much to those who are to know.
+pub const EXTERNAL_ADDRESS: &str = "x-envoy-external-address";
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use attache_gate::{AnswerTime, GateConfig};
-use attache_proto::headers::COST_METADATA_NAMESPACE;
+use attache_proto::headers::{COST_METADATA_NAMESPACE, DESTINATION_ENDPOINT};
 use serde_json::{Value, json};
 
 use super::clusters::SIDECAR;
@@ -127,6 +127,22 @@ fn router() -> Value {
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             "suppress_envoy_headers": true,
+            "# Once a replica is chosen: the list of them is not for model servers. Retries go on with it all the same.": null,
+            "upstream_http_filters": [
+                {
+                    "name": "envoy.filters.http.header_mutation",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+                        "mutations": {"request_mutations": [{"remove": DESTINATION_ENDPOINT}]},
+                    },
+                },
+                {
+                    "name": "envoy.filters.http.upstream_codec",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
+                    },
+                },
+            ],
         },
     })
 }

@@ -1,6 +1,6 @@
 //! The routes: one for each cluster that the sidecar may name, and a refusal for everything else.
 
-use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED};
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, OWNED};
 use serde_json::{Map, Value, json};
 
 use super::clusters::{Pool, UNPROCESSED, pools};
@@ -35,9 +35,9 @@ pub(super) fn routes(config: &Config) -> Value {
 /// The chunk that goes over the cap must still fit, or nobody could refuse it.
 pub(super) const BODY_SLACK_BYTES: u64 = 64 * 1024;
 
-/// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals.
+/// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals. The router takes it off then.
 fn headers_kept_from_upstreams() -> Vec<&'static str> {
-    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).collect()
+    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).chain([EXTERNAL_ADDRESS]).collect()
 }
 
 fn pool_routes(pool: &Pool<'_>, path_prefix: &str, idle_timeout: &str) -> Vec<Value> {

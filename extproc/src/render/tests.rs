@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attache_gate::{Access, AnswerTime, Gate, GateConfig};
-use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, MODEL, OWNED, STRIPPED_EARLY};
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, MODEL, OWNED, STRIPPED_EARLY};
 use serde_json::{Value, json};
 
 use super::*;
@@ -213,7 +213,12 @@ fn the_destination_reaches_the_load_balancer_and_nothing_else_of_ours_leaves() {
     let host = at(&bootstrap, HOST);
     let upstream = host["request_headers_to_remove"].as_array().unwrap();
     assert!(!upstream.contains(&json!(DESTINATION_ENDPOINT)));
-    assert_eq!(upstream.len(), OWNED.len() - 1);
+    assert!(upstream.contains(&json!(EXTERNAL_ADDRESS)));
+    assert_eq!(upstream.len(), OWNED.len());
+    let filters = at(&bootstrap, MANAGER)["http_filters"].as_array().unwrap();
+    let router = &filters.last().unwrap()["typed_config"];
+    let removals = &router["upstream_http_filters"][0]["typed_config"]["mutations"]["request_mutations"];
+    assert_eq!(*removals, json!([{"remove": DESTINATION_ENDPOINT}]));
     assert_eq!(host["response_headers_to_remove"], json!(OWNED));
 }
 

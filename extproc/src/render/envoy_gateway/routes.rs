@@ -1,6 +1,6 @@
 //! HTTPRoutes: the way in, on which the filters run, and one rule for each value of `x-attache-cluster`.
 
-use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, OWNED};
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, OWNED};
 use serde_json::{Map, Value, json};
 
 use super::backends::refs;
@@ -153,7 +153,7 @@ fn path(prefix: &str) -> Value {
     json!({"type": "PathPrefix", "value": if prefix.is_empty() { "/" } else { prefix }})
 }
 
-/// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals.
+/// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals, and Envoy Gateway has no word for later ones.
 fn headers_kept_from_upstreams() -> Vec<&'static str> {
-    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).collect()
+    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).chain([EXTERNAL_ADDRESS]).collect()
 }

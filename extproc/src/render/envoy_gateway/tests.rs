@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attache_gate::UnattachedStatus;
-use attache_proto::headers::{OWNED, STRIPPED_EARLY};
+use attache_proto::headers::{EXTERNAL_ADDRESS, OWNED, STRIPPED_EARLY};
 use serde_json::json;
 
 use super::*;
@@ -104,7 +104,8 @@ fn our_headers_are_removed_from_what_comes_in_and_from_what_leaves() {
     assert_eq!(filters[1]["responseHeaderModifier"]["remove"], json!(OWNED));
     let upstream = filters[0]["requestHeaderModifier"]["remove"].as_array().unwrap();
     assert!(!upstream.contains(&json!("x-gateway-destination-endpoint")));
-    assert_eq!(upstream.len(), OWNED.len() - 1);
+    assert!(upstream.contains(&json!(EXTERNAL_ADDRESS)));
+    assert_eq!(upstream.len(), OWNED.len());
 }
 
 #[test]
