@@ -6,7 +6,7 @@ use attache_proto::{Dialect, Operation};
 
 use super::Head;
 use super::event::LocalResponse;
-use super::plan::{malformed, model_not_found, no_backend, quoted};
+use super::plan::{malformed, model_not_found, no_backend, not_served, quoted};
 use crate::config::Config;
 use crate::config::model::RuleId;
 use crate::route::{self, Resolution};
@@ -34,7 +34,8 @@ impl Asked {
     }
 
     /// Whatever the body is, it passes. A model that it names is asked for; without one it is for the first that the route
-    /// serves.
+    /// serves. A model of routes that do not name the path is not served there, and to a key that is not attached to them it says
+    /// nothing else than everywhere.
     fn read_passing(body: &[u8], head: &Head, config: &Config) -> Result<Self, LocalResponse> {
         let method = head.headers.get(":method").unwrap_or_default();
         let path = head.headers.get(":path").unwrap_or_default();
@@ -42,7 +43,14 @@ impl Asked {
         match named_model(body, head.headers.only("content-type")) {
             Err(error) => Err(malformed(&error, head.dialect)),
             Ok(Some(scan)) => {
-                let resolution = passage.resolve(&scan.model, |name| head.headers.only(name));
+                let header = |name: &str| head.headers.only(name);
+                let resolution = match passage.resolve(&scan.model, header) {
+                    Resolution::Unknown => match route::resolve(config, &scan.model, head.caller.as_ref(), header) {
+                        Resolution::Rule(_) => return Err(not_served(&scan, head)),
+                        elsewhere => elsewhere,
+                    },
+                    here => here,
+                };
                 Self::resolved(resolution, scan, head.dialect, config)
             }
             Ok(None) => {

@@ -283,8 +283,8 @@ pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
     LocalResponse::error(&ApiError::new(ErrorKind::ModelNotFound, message), dialect, "model_not_found")
 }
 
-/// There is the model, and none of its upstreams has this API.
-fn not_served(scan: &RequestScan, head: &Head) -> LocalResponse {
+/// There is the model, and not at this path: none of its upstreams has this API, or its routes do not name it.
+pub(super) fn not_served(scan: &RequestScan, head: &Head) -> LocalResponse {
     let called = head.headers.get(":path").unwrap_or_default();
     let called = called.split_once('?').map_or(called, |(path, _)| path);
     let message = format!("the model `{}` is not served at {}", quoted(&scan.model), quoted(called));
@@ -298,15 +298,19 @@ pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {
 
 /// A limit that nobody can read must not be one that nobody has to keep to.
 fn limits_unknown(dialect: Dialect) -> LocalResponse {
-    let message = "the limits of this model are not known here: a policy has errors, which the operator has to mend";
-    LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "limits_unknown")
+    misconfigured(dialect, "limits_unknown")
 }
 
 /// An upstream that is to get a key gets no request without it.
 fn key_unknown(dialect: Dialect) -> LocalResponse {
-    let message =
-        "the key to this model's upstream is not known here: a policy has errors, which the operator has to mend";
-    LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "key_unknown")
+    misconfigured(dialect, "key_unknown")
+}
+
+/// The operator has to mend something, and no caller need know what: the log said so when the configuration was read, and the
+/// metrics have the reason.
+fn misconfigured(dialect: Dialect, reason: &'static str) -> LocalResponse {
+    let message = "this model cannot be served at the moment; try again later";
+    LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, reason)
 }
 
 /// A model name as an error may quote it: a client can send megabytes of it.

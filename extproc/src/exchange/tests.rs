@@ -530,7 +530,7 @@ fn a_model_whose_limits_are_not_known_gets_503_and_the_others_are_served() {
     table.again();
     let (status, reason, body) = refused(table.post(&chat("metered"), &[]));
     assert_eq!((status, reason), (503, "limits_unknown"));
-    assert!(body["error"]["message"].as_str().unwrap().contains("operator"), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("cannot be served at the moment"), "{body}");
     table.again();
     released(table.post(&chat("assistant"), &[]));
 }

@@ -20,12 +20,25 @@ pub fn list(config: &Config, caller: Option<&Caller>) -> String {
     json!({"object": "list", "data": models}).to_string()
 }
 
-/// One item of the list, as JSON text; `None` where the list has no such model. `name` is as a path has it: what is not there
-/// as it stands is looked for without its percent-escapes.
-pub fn item(config: &Config, caller: Option<&Caller>, name: &str) -> Option<String> {
-    let find = |name: &str| served(config, caller).find(|(_, model)| ***model == *name);
-    let (rule, model) = find(name).or_else(|| find(&unescaped(name)?))?;
-    Some(description(rule, model).to_string())
+/// What there is of one model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    /// Its item of the list, as JSON text.
+    Listed(String),
+    /// It is there, and the caller may not ask for it.
+    NotAttached,
+    /// Nobody may: it is not there.
+    Unknown,
+}
+
+/// One item of the list. `name` is as a path has it: what is not there as it stands is looked for without its percent-escapes.
+pub fn item(config: &Config, caller: Option<&Caller>, name: &str) -> Item {
+    let unescaped = unescaped(name);
+    let names = || [Some(name), unescaped.as_deref()].into_iter().flatten();
+    if let Some((rule, model)) = names().find_map(|name| served(config, caller).find(|(_, model)| ***model == *name)) {
+        return Item::Listed(description(rule, model).to_string());
+    }
+    if names().any(|name| config.rules_by_model.contains_key(name)) { Item::NotAttached } else { Item::Unknown }
 }
 
 /// A name without its percent-escapes (RFC 3986, section 2.1); `None` if there are none, or if they are wrong.

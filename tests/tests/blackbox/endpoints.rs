@@ -148,10 +148,10 @@ async fn what_a_route_names_passes_for_its_keys_and_nothing_that_resembles_it() 
         assert_eq!(error(&send(&one, Method::GET, "/version", "", "").await), unattached);
         let body = r#"{"model":"two"}"#;
         assert_eq!(error(&send(&one, Method::POST, "/v1/custom/a", JSON, body).await), unattached);
-        assert_eq!(
-            error(&send(&one, Method::POST, "/classify", JSON, body).await),
-            is(404, INVALID, "model_not_found")
-        );
+        assert_eq!(error(&send(&one, Method::POST, "/classify", JSON, body).await), unattached);
+        let body = r#"{"model":"nobody"}"#;
+        let unknown = is(404, INVALID, "model_not_found");
+        assert_eq!(error(&send(&one, Method::POST, "/classify", JSON, body).await), unknown);
         let nobody = send(&stack.client(), Method::GET, "/classify", "", "").await;
         assert_eq!(error(&nobody), is(401, INVALID, "invalid_api_key"));
         let other_method = send(&one, Method::GET, "/v1/custom/a", "", "").await;
@@ -303,7 +303,9 @@ async fn one_model_is_described_for_the_keys_that_may_call_it() {
             let answer = client.get(&format!("/v1/models/{name}")).await.unwrap();
             assert_eq!((answer.status, &answer.json().unwrap()["id"]), (200, &json!("model/one")), "{name}");
         }
-        for name in ["two", "model", "model/one/x", "nobody"] {
+        let unattached = client.get("/v1/models/two").await.unwrap();
+        assert_eq!(error(&unattached), is(401, INVALID, "key_not_attached"));
+        for name in ["model", "model/one/x", "nobody"] {
             let answer = client.get(&format!("/v1/models/{name}")).await.unwrap();
             assert_eq!(error(&answer), is(404, INVALID, "model_not_found"), "{name}");
         }

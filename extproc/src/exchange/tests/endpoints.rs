@@ -1,6 +1,9 @@
 //! Operations besides chats: what of them is read, what they cost, and where they go.
 
+use attache_gate::UnattachedStatus;
+
 use super::*;
+use crate::config::model::Settings;
 
 /// The routes of [`super::YAML`], of which `limited` passes through two paths, under these limits.
 fn passing(limits: &str) -> Table {
@@ -305,11 +308,45 @@ fn a_model_in_a_body_that_passes_through_is_one_of_the_routes_that_name_the_path
     let send = |table: &mut Table, body: &str| table.send("POST", "/classify", JSON, body.as_bytes());
     let action = send(&mut table, r#"{"model":"metered"}"#);
     assert!(matches!(action, Action::Reserve(_)), "{action:?}");
-    // Another route serves it, which does not name the path.
-    let (status, _, answer) = refused(send(&mut table, r#"{"model":"assistant"}"#));
+    // Another route of the key's serves it, which does not name the path.
+    let (status, reason, answer) = refused(send(&mut table, r#"{"model":"assistant"}"#));
+    assert_eq!((status, reason, &answer["error"]["code"]), (404, "not_served", &json!("unknown_url")));
+    let (status, _, answer) = refused(send(&mut table, r#"{"model":"nobody"}"#));
     assert_eq!((status, &answer["error"]["code"]), (404, &json!("model_not_found")));
     let (status, ..) = refused(send(&mut table, r#"{"model":"metered","model":"metered"}"#));
     assert_eq!(status, 400);
+}
+
+#[test]
+fn a_key_that_is_not_attached_to_a_model_is_told_so_whatever_it_asks() {
+    for (setting, told) in [(UnattachedStatus::Unauthorized, 401), (UnattachedStatus::Forbidden, 403)] {
+        // `other` may call `limited` alone, which names the path.
+        let yaml = YAML
+            .replace(
+                "metadata: {name: limited}",
+                "metadata: {name: limited, annotations: {attache.dev/pass-through: /classify}}",
+            )
+            .replace("routes: [unified, limited]", "routes: [limited]");
+        let settings = Settings { unattached_status: setting, ..Settings::default() };
+        let outcome = config::compile(Documents::from_text("test.yaml", &yaml), settings, 1, None).unwrap();
+        let mut table = passing();
+        table.config = Arc::new(outcome.config);
+        let body = br#"{"model":"assistant","input":"a"}"#;
+        let asked = [
+            ("POST", "/v1/chat/completions", JSON, &body[..]),
+            ("POST", "/v1/embeddings", JSON, body),
+            ("POST", "/v1/messages", JSON, body),
+            ("POST", "/tokenize", JSON, body),
+            ("POST", "/classify", JSON, body),
+            ("GET", "/v1/models/assistant", "", b""),
+            ("GET", "/v1/models/%61ssistant", "", b""),
+        ];
+        for (method, path, content_type, body) in asked {
+            let (status, reason, answer) = refused(table.send(method, path, content_type, body));
+            assert_eq!((status, reason), (told, "key_not_attached"), "{path}: {answer}");
+            assert!(answer["error"]["message"].as_str().unwrap().contains("`assistant`"), "{path}: {answer}");
+        }
+    }
 }
 
 #[test]

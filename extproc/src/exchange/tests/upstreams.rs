@@ -163,6 +163,8 @@ fn without_the_key_that_is_wanted_nothing_is_sent() {
     let action = table.post(&json!({"model": "metered", "messages": []}), &[]);
     let Action::Respond(response) = action else { panic!("{action:?}") };
     assert_eq!((response.status, response.reason), (503, "key_unknown"));
+    // What the operator has to mend is in the log, and no caller's business.
+    assert!(response.body.contains("this model cannot be served at the moment; try again later"), "{}", response.body);
 }
 
 #[test]
