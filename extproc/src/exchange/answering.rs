@@ -245,6 +245,17 @@ impl Exchange {
         }
     }
 
+    /// Answers in place of the upstream, whose answer can be neither counted nor cut and so might be more than is held. It is
+    /// charged as if it had been delivered: the model has begun it.
+    pub(super) fn refuse_answer(&mut self, plan: &Plan, answer: &Answer, now: Instant) -> Action {
+        self.settle(answer.counted(&plan.estimate, plan.unreported));
+        let message = "the upstream's answer cannot be kept within what is left of a limit: it is no stream of events that can be read \
+                       here";
+        let error = ApiError::new(ErrorKind::Unavailable, message);
+        let response = LocalResponse::error(&error, self.dialect(), "answer_unreadable");
+        self.respond(LocalResponse { status: 502, ..response }, now)
+    }
+
     fn costs(&self, plan: &Plan, counted: Option<&Counted>) -> Costs {
         let (Some(counted), Some(route)) = (counted, self.config.route(plan.rule)) else { return Costs::new() };
         let published = |cost: &RequestCost| cost.cost.of(counted.usage(), &plan.context);

@@ -56,6 +56,16 @@ pub enum Profile {
     Buffered,
 }
 
+/// Whether the proxy shows the bodies of answers.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Chunk by chunk.
+    #[default]
+    Shown,
+    /// Not at all: nothing can be counted, and nothing kept within what is held.
+    Hidden,
+}
+
 /// What the driver does next.
 #[derive(Debug)]
 pub enum Action {

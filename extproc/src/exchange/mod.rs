@@ -29,7 +29,7 @@ mod summary;
 mod tests;
 mod upstream;
 
-pub use event::{Action, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
+pub use event::{Action, Answers, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
 pub use explain::{Explanation, Question, SiteExplanation, Unexplained, explain};
 pub use plan::Memory;
 pub use replies::Replies;
@@ -66,6 +66,7 @@ pub struct Exchange {
     config: Arc<Config>,
     memory: Memory,
     profile: Profile,
+    answers: Answers,
     entropy: u64,
     phase: Phase,
     head: Option<Head>,
@@ -123,6 +124,7 @@ impl Exchange {
             config,
             memory,
             profile,
+            answers: Answers::default(),
             entropy,
             phase: Phase::Headers,
             head: None,
@@ -134,6 +136,12 @@ impl Exchange {
             started: now,
             released: None,
         }
+    }
+
+    /// The same where the bodies of answers are shown or not; without this, they are.
+    #[must_use]
+    pub fn with_answers(self, answers: Answers) -> Self {
+        Self { answers, ..self }
     }
 
     /// The request's headers came.
@@ -236,8 +244,14 @@ impl Exchange {
         };
         let mut answer = Answer::new(headers, self.operation(), plan.visibility);
         self.learn(&plan, answer.status, upstream, now);
+        if self.answers == Answers::Hidden {
+            answer.hide();
+        }
         if let Some(allowance) = self.lease.as_ref().and_then(Lease::allowance) {
             answer.allow(allowance);
+        }
+        if end == End::More && answer.is_out_of_reach() {
+            return Ok(self.refuse_answer(&plan, &answer, now));
         }
         let mut mutations = answer.mutations();
         if let Some(lease) = &self.lease {
@@ -265,7 +279,12 @@ impl Exchange {
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
             Phase::Admission(_) => self.end(Outcome::Cancelled, now),
             Phase::Upstream(plan) => {
-                let estimated = || Counted::Estimated(response::estimated(&plan.estimate, plan.unreported.abandoned));
+                // Where answers are hidden, this may be the end of any.
+                let output = match self.answers {
+                    Answers::Shown => plan.unreported.abandoned,
+                    Answers::Hidden => plan.unreported.whole,
+                };
+                let estimated = || Counted::Estimated(response::estimated(&plan.estimate, output));
                 self.settle(self.operation().uses_tokens().then(estimated));
                 self.end(Outcome::Cancelled, now);
             }

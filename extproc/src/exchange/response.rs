@@ -116,6 +116,18 @@ impl Answer {
         }
     }
 
+    /// Nobody will see its body.
+    pub(super) fn hide(&mut self) {
+        (self.wire, self.scanner) = (Wire::Unread, None);
+    }
+
+    /// Whether it may not go on: it may have to be cut, and nobody could see where. What is no stream of events is as long as the
+    /// upstream makes it.
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        let can_be_cut = self.scanner.is_some() && self.format == Some(BodyFormat::EventStream);
+        self.may_be_cut && served(self.status) && self.operation.generates() && !can_be_cut
+    }
+
     /// What becomes of a chunk of its body. After [`Output::Withheld`], the rest that it has comes next.
     pub(super) fn feed(&mut self, chunk: &Bytes, end: End) -> Output {
         let Some(scanner) = &mut self.scanner else { return Output::Unchanged };

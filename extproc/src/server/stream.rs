@@ -124,7 +124,8 @@ impl Session {
             .inspect_err(|status| attached.refused(status.message(), SystemTime::now()))?;
         attached.served(profile, SystemTime::now());
         let exchange =
-            Exchange::new(world.config.load_full(), world.memory(), profile, world.entropy(), Instant::now());
+            Exchange::new(world.config.load_full(), world.memory(), profile, world.entropy(), Instant::now())
+                .with_answers(wire::answers(first.protocol_config.as_ref()));
         let _in_flight = world.telemetry.stream_opened();
         Ok(Self { exchange, world: Arc::clone(world), growing: None, _in_flight })
     }

@@ -15,7 +15,7 @@ use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{Struct, Value, value};
 use tonic::Status;
 
-use crate::exchange::{Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
+use crate::exchange::{Answers, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
 
 /// One message of Envoy's, in our terms.
 #[derive(Debug)]
@@ -76,6 +76,14 @@ pub(super) fn profile(protocol: Option<&ProtocolConfiguration>) -> Result<Profil
         _ => Err(Status::failed_precondition(
             "request_body_mode must be BUFFERED, or STREAMED with send_body_without_waiting_for_header_response",
         )),
+    }
+}
+
+/// Whether the bodies of answers will come.
+pub(super) fn answers(protocol: Option<&ProtocolConfiguration>) -> Answers {
+    match protocol.map(|protocol| BodySendMode::try_from(protocol.response_body_mode)) {
+        Some(Ok(BodySendMode::None)) => Answers::Hidden,
+        _ => Answers::Shown,
     }
 }
 

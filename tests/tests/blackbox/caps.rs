@@ -1,16 +1,17 @@
 //! Limits that must not be overdrawn: answers that are kept to what is left, and streams that end where nothing is.
 
 use attache_model_server::Finished;
-use attache_tests::{Answer, Client, Events, Stack, until};
+use attache_tests::{Answer, Client, Events, Stack, tools::Profile, until};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::{
     documents::{key, limits, pool, route},
+    profile,
     profiles::AS_ENVOY_GATEWAY,
     residue,
     second_envoy::envoy_with,
-    verdict::{counted, error},
+    verdict::{counted, error, is},
 };
 
 /// No test runs over the boundary of such a window, but once in 300 days.
@@ -239,4 +240,27 @@ async fn what_is_used_beyond_what_was_held_is_counted_for_each_limit() {
     counted(&stack, "served", 2).await;
     let more = overdraft().await - (9.0 + 1_000.0 - 513.0);
     assert!((0.0..=300.0).contains(&more), "{more}");
+}
+
+#[tokio::test]
+async fn an_answer_that_the_sidecar_is_not_shown_is_refused_under_a_cap_and_charged_by_its_estimate_without() {
+    let hidden = match profile::is(Profile::Static) {
+        true => [("response_body_mode: STREAMED", "response_body_mode: NONE")],
+        false => [("\"response_body_mode\": \"STREAMED\"", "\"response_body_mode\": \"NONE\"")],
+    };
+    for (documents, status) in [(capped(2_000), 502), (capped(2_000).replace(", cap: true", ""), 200)] {
+        let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
+        let envoy = envoy_with(&stack, &hidden).await;
+        let client = envoy.client().unwrap().with_key("sk-a");
+        let mut body = chat();
+        body["stream"] = json!(true);
+        let answer = client.chat(&body).await.unwrap();
+        assert_eq!(answer.status, status, "{}", answer.text());
+        match status {
+            502 => assert_eq!(error(&answer), is(502, "server_error", None)),
+            _ => assert!(answer.text().contains("[DONE]")),
+        }
+        // More than the prompt.
+        assert!(charged(&stack).await > PROMPT_AT_MOST, "{status}");
+    }
 }

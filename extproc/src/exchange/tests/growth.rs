@@ -216,6 +216,59 @@ fn the_ledger_is_not_asked_again_for_next_to_nothing() {
 }
 
 #[test]
+fn under_a_cap_an_answer_that_nobody_can_cut_is_refused_and_charged() {
+    let stream = json!({"model": "metered", "stream": true, "messages": []});
+    let heads: [(&[(&str, &str)], Answers); 4] = [
+        (&[("content-type", "text/event-stream"), ("content-encoding", "lzma")], Answers::Shown),
+        (&[("content-type", "application/x-ndjson")], Answers::Shown),
+        (&[("content-type", "application/json")], Answers::Shown),
+        (&[("content-type", "text/event-stream")], Answers::Hidden),
+    ];
+    for (head, answers) in heads {
+        for capped in [true, false] {
+            let mut table = if capped { Table::set_capped(1_000) } else { Table::set(Profile::Streamed) };
+            table.exchange.answers = answers;
+            table.post(&stream, &[]);
+            released(table.admit());
+            let head = headers_of(&[&[(":status", "200")], head].concat());
+            let action = table.exchange.response_headers(&head, End::More, Some("10.0.0.1:80"), table.now).unwrap();
+            if capped {
+                let (status, reason, answer) = refused(action);
+                assert_eq!((status, reason), (502, "answer_unreadable"), "{head:?}: {answer}");
+            } else {
+                assert!(matches!(action, Action::Answer(Reply::ResponseHeaders(_))), "{head:?}: {action:?}");
+                table.exchange.gone(table.now);
+            }
+            assert!(table.charged()[0] > 0, "{head:?}");
+        }
+    }
+    // An error of the upstream's passes as it is, and so does an answer of which all that the client allows is held.
+    for (status, bound) in [("400", Value::Null), ("200", json!(10))] {
+        let mut table = Table::set_capped(1_000);
+        let mut body = stream.clone();
+        body["max_tokens"] = bound;
+        table.post(&body, &[]);
+        released(table.admit());
+        table.answer_head(status, "application/json", "10.0.0.1:80");
+    }
+}
+
+#[test]
+fn a_stream_that_nobody_is_shown_is_charged_by_its_estimate() {
+    let body = json!({"model": "metered", "stream": true, "max_tokens": 100, "messages": []});
+    let mut charges = Vec::new();
+    for answers in [Answers::Shown, Answers::Hidden] {
+        let mut table = Table::set(Profile::Streamed);
+        table.exchange.answers = answers;
+        table.post(&body, &[]);
+        released(table.admit());
+        table.exchange.gone(table.now);
+        charges.push(table.charged()[0]);
+    }
+    assert_eq!(charges[1], charges[0] + 100);
+}
+
+#[test]
 fn what_is_held_grows_with_the_answer_beside_it() {
     let mut table = streaming(100_000);
     for count in [384, 1] {
