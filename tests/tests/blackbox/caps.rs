@@ -244,13 +244,14 @@ async fn what_is_used_beyond_what_was_held_is_counted_for_each_limit() {
 
 #[tokio::test]
 async fn an_answer_that_the_sidecar_is_not_shown_is_refused_under_a_cap_and_charged_by_its_estimate_without() {
-    let hidden = match profile::is(Profile::Static) {
-        true => [("response_body_mode: STREAMED", "response_body_mode: NONE")],
-        false => [("\"response_body_mode\": \"STREAMED\"", "\"response_body_mode\": \"NONE\"")],
+    let hidden = if profile::is(Profile::Static) {
+        ("response_body_mode: STREAMED", "response_body_mode: NONE")
+    } else {
+        ("\"response_body_mode\": \"STREAMED\"", "\"response_body_mode\": \"NONE\"")
     };
     for (documents, status) in [(capped(2_000), 502), (capped(2_000).replace(", cap: true", ""), 200)] {
         let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
-        let envoy = envoy_with(&stack, &hidden).await;
+        let envoy = envoy_with(&stack, &[hidden]).await;
         let client = envoy.client().unwrap().with_key("sk-a");
         let mut body = chat();
         body["stream"] = json!(true);
