@@ -80,7 +80,7 @@ impl Diagnostic {
 
     /// Whether the lines around it may be shown, all of them.
     pub(super) fn shows_its_line(&self) -> bool {
-        self.location.as_ref().is_none_or(|location| location.line == Line::Shown && location.is_among_short_lines())
+        self.location.as_ref().is_none_or(|location| location.line == Line::Shown && location.is_cheap_to_show())
     }
 
     /// The finding for a log or a pipe: `file:line:column: error: message`, the line itself, and the help.
@@ -143,6 +143,9 @@ impl fmt::Display for Plain<'_> {
         }
     }
 }
+
+/// As far into a file as lines are shown with those around them.
+const LATEST_SHOWN_BYTES: usize = 1024 * 1024;
 
 /// A place in a file. Displayed as `file:line:column`.
 #[derive(Debug, Clone)]
@@ -215,12 +218,13 @@ impl Location {
         Some(excerpt::of_line(line, self.span.start - start))
     }
 
-    /// Its line, and the ones above and below, which a graphical report shows as well.
-    fn is_among_short_lines(&self) -> bool {
+    /// Whether a report may show its line and those above and below at a bearable cost: to find and print them takes as long as
+    /// the text before them and as they are themselves.
+    fn is_cheap_to_show(&self) -> bool {
         let (_, start) = self.source.line_of(self.span.start);
         let (_, above) = self.source.line_of(start.saturating_sub(1));
-        let lines = self.source.inner().get(above..).unwrap_or_default().lines();
-        lines.take(3).all(|line| line.chars().nth(excerpt::MAX_LINE_CHARS).is_none())
+        let mut lines = self.source.inner().get(above..).unwrap_or_default().lines().take(3);
+        self.span.start < LATEST_SHOWN_BYTES && lines.all(|line| line.chars().nth(excerpt::MAX_LINE_CHARS).is_none())
     }
 }
 

@@ -19,15 +19,26 @@ pub(super) struct Log {
     /// The field that is being read, for messages.
     field: &'static str,
     findings: Vec<Diagnostic>,
+    /// Those that were left out.
+    more: usize,
+    has_errors: bool,
 }
+
+/// What is told of one object. Nobody mends more at once, and an alias may stand for the same mistake a million times.
+const MAX_FINDINGS: usize = 1_000;
 
 impl Log {
     pub(super) fn new(source: &Arc<Source>) -> Self {
-        Self { source: Arc::clone(source), field: "", findings: Vec::new() }
+        Self { source: Arc::clone(source), field: "", findings: Vec::new(), more: 0, has_errors: false }
     }
 
     pub(super) fn push(&mut self, finding: Diagnostic) {
-        self.findings.push(finding);
+        self.has_errors |= finding.is_error();
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(finding);
+        } else {
+            self.more += 1;
+        }
     }
 
     /// Reports an error in the value at `node` and gives the `None` that [`FromNode`] wants.
@@ -63,10 +74,17 @@ impl Log {
     }
 
     pub(super) fn has_errors(&self) -> bool {
-        self.findings.iter().any(Diagnostic::is_error)
+        self.has_errors
     }
 
-    pub(super) fn into_findings(self) -> Vec<Diagnostic> {
+    pub(super) fn into_findings(mut self) -> Vec<Diagnostic> {
+        if let Some(location) = self.findings.last().and_then(|last| last.location.clone()).filter(|_| self.more > 0) {
+            let message = format!("this object has {} further findings, which are not told", self.more);
+            self.findings.push(match self.has_errors {
+                true => Diagnostic::error(&location, message),
+                false => Diagnostic::warning(&location, message),
+            });
+        }
         self.findings
     }
 }

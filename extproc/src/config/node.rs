@@ -16,7 +16,8 @@ use super::diagnostic::{Diagnostic, Location, Source};
 /// Nested collections, aliases expanded. Our kinds need 8; recursion over a tree stays shallow.
 const MAX_DEPTH: usize = 64;
 
-/// What the anchors and aliases of one document may copy, in nodes and bytes of text.
+/// What the anchors and aliases of one text may copy, in nodes and bytes. Of a text, not of a document: 150 bytes of aliases are
+/// enough to spend it, and a file has room for 100,000 documents of that size.
 const COPY_BUDGET: usize = 1024 * 1024;
 
 /// What a text held.
@@ -171,10 +172,7 @@ impl<'a> Builder<'a> {
     fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), Diagnostic> {
         let span = span.byte_range().unwrap_or_default();
         match event {
-            Event::DocumentStart(..) => {
-                self.anchors.clear();
-                self.copy_budget = COPY_BUDGET;
-            }
+            Event::DocumentStart(..) => self.anchors.clear(),
             Event::Scalar(text, style, anchor, tag) => {
                 // The reader of a field knows the type it wants; of all tags only `!!str` says more than the text does.
                 let plain = style == ScalarStyle::Plain && !tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
@@ -226,8 +224,7 @@ impl<'a> Builder<'a> {
             }
             None => {
                 let here = Location::new(self.source, span.clone());
-                let message =
-                    format!("the anchors and aliases of this document stand for more than {COPY_BUDGET} bytes");
+                let message = format!("the anchors and aliases of this file stand for more than {COPY_BUDGET} bytes");
                 Err(Diagnostic::error(&here, message))
             }
         }

@@ -53,9 +53,7 @@ pub fn check(paths: &[PathBuf], settings: Settings, style: Style, out: &mut impl
     let compiled = compile(documents, settings, 1, None);
     let Outcome { diagnostics, objects, .. } =
         compiled.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    for diagnostic in &diagnostics {
-        write_diagnostic(diagnostic, style, out)?;
-    }
+    write(&diagnostics, style, out)?;
     let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
     let warnings = diagnostics.len() - errors;
     let verdict = match (errors, warnings) {
@@ -72,7 +70,19 @@ fn counted((number, thing): (usize, &str)) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-fn write_diagnostic(diagnostic: &Diagnostic, style: Style, out: &mut impl Write) -> io::Result<()> {
+/// Writes diagnostics, the first hundred in this style and the others without the lines around: to find those takes as long as
+/// the file before them, and nobody mends more at once.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(diagnostics: &[Diagnostic], style: Style, out: &mut impl Write) -> io::Result<()> {
+    const GRAPHICAL: usize = 100;
+    let (first, others) = diagnostics.split_at(diagnostics.len().min(GRAPHICAL));
+    first.iter().try_for_each(|diagnostic| write_one(diagnostic, style, out))?;
+    others.iter().try_for_each(|diagnostic| write_one(diagnostic, Style::Plain, out))
+}
+
+fn write_one(diagnostic: &Diagnostic, style: Style, out: &mut impl Write) -> io::Result<()> {
     // Without its source, a graphical report would not say the file and the line either.
     if style == Style::Plain || !diagnostic.shows_its_line() {
         return writeln!(out, "{}", diagnostic.plain());

@@ -211,7 +211,7 @@ pub(super) struct Read {
 pub(super) fn read(documents: Documents) -> Read {
     let Documents { documents, secrets, keys, lost, diagnostics, .. } = documents;
     let read = Read { secrets, keys, lost, diagnostics, ..Read::default() };
-    let mut reader = Reader { read, foreign: HashSet::new() };
+    let mut reader = Reader { read, foreign: HashSet::new(), lost: HashSet::new() };
     for Document { source, root, diagnostics } in documents {
         let state = if diagnostics.is_empty() { Text::Sound } else { Text::Faulty };
         reader.read.diagnostics.extend(diagnostics);
@@ -231,6 +231,17 @@ struct Reader {
     read: Read,
     /// Foreign API groups that were warned of.
     foreign: HashSet<Arc<str>>,
+    /// Texts of which something was lost, so that each is searched once, however many of its objects are.
+    lost: HashSet<(*const Source, Extent)>,
+}
+
+/// How much of a text may be lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Extent {
+    /// What its words may name.
+    Named,
+    /// Anything.
+    Whole,
 }
 
 impl Reader {
@@ -248,7 +259,7 @@ impl Reader {
             log.push(
                 Diagnostic::warning(&here, message).with_help("write `apiVersion`, `kind`, `metadata` and `spec`"),
             );
-            self.read.lost.push(Lost::from_text(source));
+            self.lose(source, Extent::Named);
             self.read.diagnostics.extend(log.into_findings());
             return;
         }
@@ -256,12 +267,18 @@ impl Reader {
         if self.read_kind(node, text, &mut log).is_none() {
             // Without a kind or a name nobody knows what this was; of our group, it may be anything.
             let group = node.get("apiVersion").and_then(Node::text).and_then(|version| version.split('/').next());
-            self.read.lost.push(match group {
-                Some(kind::ATTACHE) => Lost::whole(Path::new(source.name())),
-                _ => Lost::from_text(source),
-            });
+            self.lose(source, if group == Some(kind::ATTACHE) { Extent::Whole } else { Extent::Named });
         }
         self.read.diagnostics.extend(log.into_findings());
+    }
+
+    fn lose(&mut self, source: &Arc<Source>, extent: Extent) {
+        if self.lost.insert((Arc::as_ptr(source), extent)) {
+            self.read.lost.push(match extent {
+                Extent::Named => Lost::from_text(source),
+                Extent::Whole => Lost::whole(Path::new(source.name())),
+            });
+        }
     }
 
     fn read_kind(&mut self, node: &Node, text: Text, log: &mut Log) -> Option<()> {

@@ -60,6 +60,49 @@ fn a_bomb_costs_its_file_and_neither_time_nor_memory() {
 }
 
 #[test]
+fn the_documents_of_a_text_share_what_aliases_may_add() {
+    let levels =
+        ["a: &a ['', '', '', '', '', '', '', '']", "b: &b [*a, *a, *a, *a]", "c: [*b, *b, *b, *b, *b, *b, *b, *b]"];
+    // What aliases and anchors add to each document: 9 + 36 + 37 + 296.
+    let text = format!("---\n{}\n", levels.join("\n")).repeat(10_000);
+    let outcome = compile_text(&text, None);
+    let told = outcome.diagnostics.iter().filter(|finding| finding.message.contains("stand for more than"));
+    assert_eq!(told.map(|finding| finding.location.is_some()).collect::<Vec<_>>(), [true]);
+    let read = outcome.diagnostics.iter().filter(|finding| finding.message.contains("no object of Kubernetes"));
+    assert_eq!(read.count(), (1 << 20) / 378, "as many as it is enough for, and no more of the file");
+}
+
+#[test]
+fn a_mistake_that_aliases_repeat_is_not_told_a_million_times() {
+    let headers = format!("headers: [&h {{}}{}]", ", *h".repeat(5_000));
+    let text = route("r", "m", "b").replace("headers: [{name: x-ai-eg-model, value: m}]", &headers);
+    let outcome = compile_text(&text, None);
+    assert!(outcome.diagnostics.len() < 1_100, "{}", outcome.diagnostics.len());
+    let last = outcome.diagnostics.iter().find(|finding| finding.message.contains("further findings")).unwrap();
+    assert!(last.is_error() && last.location.is_some());
+}
+
+#[test]
+fn what_is_lost_of_a_text_is_looked_for_once() {
+    let lost = |text: &str| resource::read(Documents::from_text("test.yaml", text)).lost.len();
+    assert_eq!(lost(&"--- a\n".repeat(10_000)), 1);
+    let nameless = "apiVersion: attache.dev/v1alpha1\nkind: ClientKey\n---\n";
+    assert_eq!(lost(&(nameless.repeat(10) + &"--- a\n".repeat(10))), 2);
+}
+
+#[test]
+fn a_finding_shows_the_beginning_of_a_long_line_alone() {
+    let keys: String = (0..5_000).map(|key| format!("é{key}: , é{key}: , ")).collect();
+    let outcome = compile_text(&format!("{{{keys}}}"), None);
+    let twice: Vec<String> = outcome.diagnostics.iter().map(|finding| finding.plain().to_string()).collect();
+    assert!(twice.len() > 4_000);
+    assert!(twice.iter().all(|text| text.len() < 600), "{}", twice[0]);
+    let mut shown = Vec::new();
+    report::write(&outcome.diagnostics, report::Style::Graphical, &mut shown).unwrap();
+    assert!(shown.len() < 600 * twice.len());
+}
+
+#[test]
 fn a_text_that_is_half_written_never_opens_the_gate_nor_moves_a_route() {
     let text = client_key(&format!("sha256: {SHA}, tenant: acme, routes: ['*']")) + GATEWAY;
     let whole = compile_text(&text, None);
