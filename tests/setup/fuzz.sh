@@ -28,6 +28,7 @@ dictionary() {
     response | sse) echo sse ;;
     config) echo yaml ;;
     gate) echo http ;;
+    multipart) echo form ;;
     metrics_page) echo metrics ;;
   esac
 }
@@ -40,11 +41,12 @@ for name in "$@"; do
   seeds=("fuzz/seeds/$name")
   [ "$name" != config ] || seeds+=(envoy-config/examples envoy-config/demo)
   words=$(dictionary "$name")
-  found=nothing
+  found=nothing ended=0
   "$programs/$name" "$corpus" "${seeds[@]}" ${words:+"-dict=fuzz/dictionaries/$words.dict"} -max_total_time="$duration" \
     -max_len=20000 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -use_value_profile=1 -print_final_stats=1 \
-    -artifact_prefix="$artifacts" >"$log" 2>&1 || found=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -1)
-  found=${found:-"see $log"}
+    -artifact_prefix="$artifacts" >"$log" 2>&1 || ended=$?
+  [ "$ended" = 0 ] || found=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -1)
+  [ -n "$found" ] || found="status $ended, no input"
   statistic() { sed -n "s/^stat::$1: *//p" "$log" | tail -1; }
   last=$(grep -E '^#[0-9]+.*cov: ' "$log" | tail -1 || true)
   printf '%-14s %12s %12s %10s %8s %8s  %s\n' "$name" "$(statistic number_of_executed_units)" "$(statistic average_exec_per_sec)" \
@@ -52,8 +54,15 @@ for name in "$@"; do
     "$(statistic peak_rss_mb) MB" "$found"
   if [ "$found" != nothing ]; then
     status=1
-    sed -n "/panicked at/,+2p; /^==.*ERROR: libFuzzer/p" "$log" | head -6 >&2
-    say "run it again: ${programs#"$root"/}/$name $found"
+    if [ -f "$found" ]; then
+      sed -n "/panicked at/,+2p; /^==.*ERROR: libFuzzer/p" "$log" | head -6 >&2
+      say "run it again: ${programs#"$root"/}/$name $found"
+    else
+      # 137 is what the kernel does where memory runs out. 139 without a word is a stack that overflowed: libFuzzer says and writes
+      # nothing then, as its handler wants room on the same stack.
+      say "$name ended with status $ended and wrote no input; the end of $log:"
+      tail -n 12 "$log" | cut -c1-300 >&2
+    fi
   fi
 done
 exit $status
