@@ -51,7 +51,9 @@ pub enum FormError {
     #[error("the content-type has no `boundary`; send `multipart/form-data; boundary=...` as HTTP clients make it")]
     NoBoundary,
     /// The boundary is none, or there are two.
-    #[error("the content-type's `boundary` must be there once and have 1 to 70 printable ASCII characters")]
+    #[error(
+        "the content-type's `boundary` must be there once and have 1 to 70 letters, digits, spaces or any of '()+_,-./:=?"
+    )]
     InvalidBoundary,
     /// There is no body.
     #[error("the request body is empty; send a form with a `model` field")]
@@ -81,14 +83,18 @@ fn boundary(content_type: &str) -> Result<Vec<u8>, FormError> {
     let mut boundary: Option<Vec<u8>> = None;
     for parameter in Parameters(parameters.as_bytes()) {
         let Parameter { name, value } = parameter.ok_or(FormError::InvalidBoundary)?;
-        if name.eq_ignore_ascii_case(b"boundary") && boundary.replace(value.into_owned()).is_some() {
-            return Err(FormError::InvalidBoundary);
+        if name.eq_ignore_ascii_case(b"boundary") {
+            let is_escaped = matches!(value, Cow::Owned(_));
+            if is_escaped || boundary.replace(value.into_owned()).is_some() {
+                return Err(FormError::InvalidBoundary);
+            }
         }
     }
     let boundary = boundary.ok_or(FormError::NoBoundary)?;
-    let is_printable = boundary.iter().all(|byte| matches!(byte, b' '..=b'~'));
-    // RFC 2046, section 5.1.1: it does not end with a space, which would be padding.
-    let is_valid = is_printable && (1..=MAX_BOUNDARY_BYTES).contains(&boundary.len()) && !boundary.ends_with(b" ");
+    // RFC 2046, section 5.1.1. A backslash or a semicolon ends a boundary for some parsers and not for others, and a body can be a
+    // form by either. It does not end with a space, which would be padding.
+    let is_plain = boundary.iter().all(|byte| byte.is_ascii_alphanumeric() || b" '()+_,-./:=?".contains(byte));
+    let is_valid = is_plain && (1..=MAX_BOUNDARY_BYTES).contains(&boundary.len()) && !boundary.ends_with(b" ");
     if is_valid { Ok(boundary) } else { Err(FormError::InvalidBoundary) }
 }
 
@@ -260,9 +266,14 @@ impl<'b> Disposition<'b> {
             let Parameter { name: parameter, value } = parameter?;
             let parameter = parameter.to_ascii_lowercase();
             if parameter == b"name" {
-                if name.replace(value).is_some() {
+                // Some parsers take what a backslash stands before as it is, some with the backslash.
+                let is_escaped = matches!(value, Cow::Owned(_));
+                if is_escaped || name.replace(value).is_some() {
                     return None;
                 }
+            } else if name.is_none() {
+                // Every client writes it first. Some parsers search for `name=`, and would find it in the text of another.
+                return None;
             } else if parameter.starts_with(b"name*") {
                 // RFC 7578, section 4.2, leaves the extended form out. Some parsers know it all the same.
                 return None;

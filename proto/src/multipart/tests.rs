@@ -65,7 +65,7 @@ fn header_names_and_parameters_come_in_every_form_that_the_grammar_has() {
         "Content-Disposition: form-data; name=model",
         "content-disposition:form-data;name=\"model\"",
         "CONTENT-DISPOSITION: Form-Data ; NAME = \"model\" ; ",
-        "Content-Disposition: form-data; x=\"a;b\"; name=\"mo\\del\"",
+        "Content-Disposition: form-data; name=\"model\"; x=\"a;b\\\"\"",
         "Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=\"model\"",
         "Content-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: 8BIT",
     ] {
@@ -83,8 +83,8 @@ fn a_boundary_is_read_as_the_content_type_writes_it() {
     let longest = "x".repeat(70);
     for (content_type, boundary) in [
         ("multipart/form-data; boundary=----WebKitFormBoundary7MA4YWxk", "----WebKitFormBoundary7MA4YWxk"),
-        ("Multipart/Form-Data;charset=utf-8;BOUNDARY=\"a b;c\"", "a b;c"),
-        ("multipart/form-data; boundary=\"a\\b\"", "ab"),
+        ("Multipart/Form-Data;charset=utf-8;BOUNDARY=\"a b:c\"", "a b:c"),
+        ("multipart/form-data; boundary='()+_,-./:=?", "'()+_,-./:=?"),
         ("multipart/form-data; boundary=x; charset=utf-8", "x"),
         (&format!("multipart/form-data; boundary={longest}"), &longest),
     ] {
@@ -94,7 +94,20 @@ fn a_boundary_is_read_as_the_content_type_writes_it() {
     for content_type in ["multipart/form-data", "multipart/form-data; charset=x", "multipart/form-data;"] {
         assert_eq!(with(content_type, "b"), Err(FormError::NoBoundary.into()), "{content_type}");
     }
-    for boundary in ["", "\"\"", "\"b", "b; boundary=b", "\"b \"", "b\"c", "\"b\"c", "é", &format!("{longest}x")] {
+    for boundary in [
+        "",
+        "\"\"",
+        "\"b",
+        "b; boundary=b",
+        "\"b \"",
+        "b\"c",
+        "\"b\"c",
+        "é",
+        "\"a;b\"",
+        "a\\b",
+        "\"a\\,b\"",
+        &format!("{longest}x"),
+    ] {
         let content_type = format!("multipart/form-data; boundary={boundary}");
         assert_eq!(with(&content_type, "b"), Err(FormError::InvalidBoundary.into()), "{boundary}");
     }
@@ -147,6 +160,10 @@ fn what_two_parsers_may_read_differently_is_refused() {
         "name*0=mo; name*1=del",
         "name=\"model",
         "name=\"a\"model",
+        "name=\"mo\\del\"",
+        "name=\"a\\\"b\"",
+        "x=\"; name=model\"; name=a",
+        "filename=\" name=model\"; name=a",
         "name",
         "x",
     ] {

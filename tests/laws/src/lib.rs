@@ -7,12 +7,14 @@
 mod codings;
 #[cfg(feature = "sidecar")]
 mod config;
+mod edited;
 #[cfg(feature = "sidecar")]
 mod gate;
 mod head;
 mod json;
 #[cfg(feature = "sidecar")]
 mod metrics_page;
+mod multipart;
 #[cfg(feature = "sidecar")]
 mod prompt;
 mod request;
@@ -28,6 +30,7 @@ pub use head::{Cuts, Head};
 pub use json::json;
 #[cfg(feature = "sidecar")]
 pub use metrics_page::metrics_page;
+pub use multipart::multipart;
 #[cfg(feature = "sidecar")]
 pub use prompt::prompt;
 pub use request::request;
@@ -41,6 +44,7 @@ pub type Law = fn(&[u8]);
 pub const LAWS: &[(&str, Law)] = &[
     ("codings", codings),
     ("json", json),
+    ("multipart", multipart),
     ("request", request),
     ("response", response),
     ("sse", sse),

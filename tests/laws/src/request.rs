@@ -2,10 +2,9 @@
 
 use attache_proto::Operation;
 use attache_proto::request::{RequestScan, ScanError, UsageEvent, scan};
-use attache_proto::splice::{Chunk, Edit, Splice};
-use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::edited::edited;
 use crate::head::Head;
 use crate::json::is_liberty;
 
@@ -35,14 +34,14 @@ pub fn request(input: &[u8]) {
     }
 
     let usage = if head.chooses(0) { UsageEvent::Ask } else { UsageEvent::Leave };
-    let edited = apply(scan.edits(TARGET, usage), body, head);
-    let bounded = scan.bounds.lowered_to(TOKENS).map(|edits| apply(edits, body, head));
+    let asked = edited(scan.edits(TARGET, usage), body, head.cuts());
+    let bounded = scan.bounds.lowered_to(TOKENS).map(|edits| edited(edits, body, head.cuts()));
     let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return assert!(is_liberty(&error), "serde_json refuses what was scanned: {error}"),
     };
     says_the_same(&scan, &parsed);
-    assert_eq!(reparsed(&edited), edit(parsed.clone(), usage));
+    assert_eq!(reparsed(&asked), edit(parsed.clone(), usage));
     if let Ok(bounded) = bounded {
         is_bounded(operation, &reparsed(&bounded), &parsed);
     }
@@ -69,30 +68,6 @@ fn edit(mut parsed: Value, usage: UsageEvent) -> Value {
         }
     }
     parsed
-}
-
-/// The edited body; it comes to the same in chunks.
-fn apply(edits: Vec<Edit>, body: &[u8], head: Head) -> Bytes {
-    let splice = Splice::new(edits, body.len());
-    assert_eq!(splice.as_ref().err(), None, "the edits of a scan are a splice");
-    let Ok(splice) = splice else { return Bytes::new() };
-    let body = Bytes::copy_from_slice(body);
-    let whole = splice.apply(&body);
-    assert_eq!(whole.len(), splice.spliced_len());
-    let chunks = head.cuts().chunks(&body);
-    let lengths: Vec<_> = chunks.iter().map(|chunk| chunk.len()).collect();
-    let answers = splice.chunks(&body, &lengths);
-    let pieces: Vec<_> = chunks
-        .iter()
-        .zip(&answers)
-        .map(|(chunk, answer)| match answer {
-            Chunk::Unchanged => chunk,
-            Chunk::Replaced(bytes) => bytes.as_ref(),
-        })
-        .collect();
-    assert_eq!(answers.len(), chunks.len());
-    assert_eq!(pieces.concat(), whole, "the chunks put together are the body");
-    whole
 }
 
 fn reparsed(body: &[u8]) -> Value {
