@@ -24,9 +24,10 @@ programs="$CARGO_TARGET_DIR/$(rustc -vV | sed -n 's/^host: //p')/release"
 
 dictionary() {
   case $1 in
-    json | request | prompt | exhausted) echo json ;;
+    fields | json | request | prompt | exhausted) echo json ;;
     response | sse) echo sse ;;
     config) echo yaml ;;
+    cost) echo cel ;;
     gate) echo http ;;
     multipart) echo form ;;
     metrics_page) echo metrics ;;
@@ -45,7 +46,7 @@ for name in "$@"; do
   "$programs/$name" "$corpus" "${seeds[@]}" ${words:+"-dict=fuzz/dictionaries/$words.dict"} -max_total_time="$duration" \
     -max_len=20000 -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -use_value_profile=1 -print_final_stats=1 \
     -artifact_prefix="$artifacts" >"$log" 2>&1 || ended=$?
-  [ "$ended" = 0 ] || found=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -1)
+  [ "$ended" = 0 ] || found=$(sed -n '/slow-unit-/d; s/^.*Test unit written to //p' "$log" | tail -1)
   [ -n "$found" ] || found="status $ended, no input"
   statistic() { sed -n "s/^stat::$1: *//p" "$log" | tail -1; }
   last=$(grep -E '^#[0-9]+.*cov: ' "$log" | tail -1 || true)

@@ -15,9 +15,9 @@ use crate::affinity::prefix::CANON_VERSION;
 use crate::affinity::{News, OwnLoad};
 
 /// The longest entry, in bytes: as much as one node of a stream holds by default, so that trimming is to the point.
-pub(super) const LONGEST_ENTRY: usize = 4096;
+pub const LONGEST_ENTRY: usize = 4096;
 /// The longest load, in bytes: of 1,024 endpoints.
-pub(super) const LONGEST_LOAD: usize = 1 + 1024 * LOAD_BYTES;
+pub const LONGEST_LOAD: usize = 1 + 1024 * LOAD_BYTES;
 
 const FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 1 + 4 + 4;
@@ -27,32 +27,42 @@ const LOAD_BYTES: usize = 8 + 4 + 4;
 
 /// An endpoint's id, hashed: no address of anybody's leaves the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct EndpointHash(pub(super) u64);
+pub struct EndpointHash(pub u64);
 
 impl EndpointHash {
-    pub(super) fn of(id: &str) -> Self {
+    /// Of this id.
+    pub fn of(id: &str) -> Self {
         Self(xxh3_64(id.as_bytes()))
     }
 }
 
-/// A piece of news as it was read.
+/// A piece of news as it travels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Heard {
-    pub(super) endpoint: EndpointHash,
-    pub(super) depth: usize,
-    pub(super) keys: Vec<u64>,
+pub struct HashedNews {
+    /// The endpoint that it is about.
+    pub endpoint: EndpointHash,
+    /// As in [`News`].
+    pub depth: usize,
+    /// As in [`News`].
+    pub keys: Vec<u64>,
 }
 
-impl Heard {
+impl HashedNews {
     /// The same of the endpoint that has this hash.
-    pub(super) fn of(self, endpoint: Arc<str>) -> News {
+    pub fn of(self, endpoint: Arc<str>) -> News {
         News { endpoint, depth: self.depth, keys: self.keys }
+    }
+}
+
+impl From<News> for HashedNews {
+    fn from(News { endpoint, depth, keys }: News) -> Self {
+        Self { endpoint: EndpointHash::of(&endpoint), depth, keys }
     }
 }
 
 /// Why an entry says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unreadable {
+pub enum Unreadable {
     /// Of a sidecar of another version, or with another secret.
     OfOthers,
     /// It is no entry.
@@ -61,13 +71,13 @@ pub(super) enum Unreadable {
 
 /// Among whom hashes mean the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Dialect {
+pub struct Dialect {
     header: [u8; HEADER_BYTES],
 }
 
 impl Dialect {
     /// Of sidecars of this version with this secret.
-    pub(super) fn new(secret: u64) -> Self {
+    pub fn new(secret: u64) -> Self {
         Self::of(CANON_VERSION, secret)
     }
 
@@ -81,11 +91,11 @@ impl Dialect {
         Self { header }
     }
 
-    /// Entries that tell these news.
-    pub(super) fn entries(&self, news: &[News]) -> Vec<Vec<u8>> {
+    /// Entries that tell these news, each no longer than [`LONGEST_ENTRY`].
+    pub fn entries(&self, news: &[HashedNews]) -> Vec<Vec<u8>> {
         let mut entries: Vec<Vec<u8>> = Vec::new();
-        for News { endpoint, depth, keys } in news {
-            let (endpoint, mut depth, mut keys) = (EndpointHash::of(endpoint), *depth, keys.as_slice());
+        for HashedNews { endpoint, depth, keys } in news {
+            let (mut depth, mut keys) = (*depth, keys.as_slice());
             while !keys.is_empty() && depth < MAX_BLOCKS {
                 let room = entries.last().map_or(0, |entry| keys_in(LONGEST_ENTRY - entry.len().min(LONGEST_ENTRY)));
                 // A few more keys are not worth a piece of their own.
@@ -107,8 +117,11 @@ impl Dialect {
         entries
     }
 
-    /// What an entry tells.
-    pub(super) fn news(&self, entry: &[u8]) -> Result<Vec<Heard>, Unreadable> {
+    /// What an entry tells. It takes no more memory than the entry does.
+    ///
+    /// # Errors
+    /// [`Unreadable`] where it is not written as we do.
+    pub fn news(&self, entry: &[u8]) -> Result<Vec<HashedNews>, Unreadable> {
         let rest = entry.strip_prefix(&self.header).ok_or(Unreadable::OfOthers)?;
         let mut reader = Reader(rest);
         let mut news = Vec::new();
@@ -120,11 +133,11 @@ impl Dialect {
 }
 
 /// What a sidecar has under way where, without endpoints that have nothing to do.
-pub(super) fn load(loads: &[(Arc<str>, OwnLoad)]) -> Vec<u8> {
+pub fn load(loads: &[(EndpointHash, OwnLoad)]) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     let busy = loads.iter().filter(|(_, load)| load.requests > 0 || load.pending_tokens >= 1.0);
     for (endpoint, load) in busy.take((LONGEST_LOAD - 1) / LOAD_BYTES) {
-        bytes.extend(EndpointHash::of(endpoint).0.to_le_bytes());
+        bytes.extend(endpoint.0.to_le_bytes());
         bytes.extend(u32::try_from(load.requests).unwrap_or(u32::MAX).to_le_bytes());
         // Rounded, and at most what fits.
         bytes.extend((load.pending_tokens.round() as u32).to_le_bytes());
@@ -133,12 +146,12 @@ pub(super) fn load(loads: &[(Arc<str>, OwnLoad)]) -> Vec<u8> {
 }
 
 /// Whether a load says that there is nothing.
-pub(super) fn is_idle(load: &[u8]) -> bool {
+pub fn is_idle(load: &[u8]) -> bool {
     load.len() <= 1
 }
 
 /// What a peer has under way where, or `None` where it is not written as we do.
-pub(super) fn read_load(bytes: &[u8]) -> Option<Vec<(EndpointHash, OwnLoad)>> {
+pub fn read_load(bytes: &[u8]) -> Option<Vec<(EndpointHash, OwnLoad)>> {
     if bytes.len() > LONGEST_LOAD {
         return None;
     }
@@ -172,7 +185,7 @@ impl Reader<'_> {
         Some(*bytes)
     }
 
-    fn news(&mut self) -> Option<Heard> {
+    fn news(&mut self) -> Option<HashedNews> {
         let endpoint = EndpointHash(u64::from_le_bytes(self.bytes()?));
         let depth = usize::from(u16::from_le_bytes(self.bytes()?));
         let count = usize::from(u16::from_le_bytes(self.bytes()?));
@@ -184,7 +197,7 @@ impl Reader<'_> {
         self.0 = rest;
         let mut keys = Reader(keys);
         let keys = std::iter::from_fn(|| keys.bytes().map(u64::from_le_bytes)).collect();
-        Some(Heard { endpoint, depth, keys })
+        Some(HashedNews { endpoint, depth, keys })
     }
 }
 
@@ -194,13 +207,13 @@ mod tests {
 
     use super::*;
 
-    fn news(endpoint: &str, depth: usize, keys: impl IntoIterator<Item = u64>) -> News {
-        News { endpoint: endpoint.into(), depth, keys: keys.into_iter().collect() }
+    fn news(endpoint: &str, depth: usize, keys: impl IntoIterator<Item = u64>) -> HashedNews {
+        News { endpoint: endpoint.into(), depth, keys: keys.into_iter().collect() }.into()
     }
 
     /// All that entries tell, the parts of one piece of news put together again.
-    fn read(dialect: &Dialect, entries: &[Vec<u8>]) -> Vec<Heard> {
-        let mut all: Vec<Heard> = Vec::new();
+    fn read(dialect: &Dialect, entries: &[Vec<u8>]) -> Vec<HashedNews> {
+        let mut all: Vec<HashedNews> = Vec::new();
         for part in entries.iter().flat_map(|entry| dialect.news(entry).unwrap()) {
             match all.last_mut() {
                 Some(last) if last.endpoint == part.endpoint && last.depth + last.keys.len() == part.depth => {
@@ -260,7 +273,8 @@ mod tests {
     fn a_load_names_only_endpoints_that_have_something_to_do() {
         let busy = OwnLoad { requests: 3, pending_tokens: 80_000.4 };
         let endless = OwnLoad { requests: u64::MAX, pending_tokens: f64::INFINITY };
-        let loads = [("a", busy), ("b", OwnLoad::default()), ("c", endless)].map(|(id, load)| (id.into(), load));
+        let loads =
+            [("a", busy), ("b", OwnLoad::default()), ("c", endless)].map(|(id, load)| (EndpointHash::of(id), load));
         let bytes = load(&loads);
         let most = f64::from(u32::MAX);
         assert_eq!(
@@ -281,7 +295,7 @@ mod tests {
             all in prop::collection::vec((0_u8..4, 0_usize..4_096, prop::collection::vec(any::<u64>(), 1..1_500)), 0..8)
         ) {
             let dialect = Dialect::new(9);
-            let all: Vec<News> = all
+            let all: Vec<HashedNews> = all
                 .into_iter()
                 // Each of another endpoint than the one before, so that they can be told apart.
                 .enumerate()
@@ -292,11 +306,7 @@ mod tests {
                 .collect();
             let entries = dialect.entries(&all);
             prop_assert!(entries.iter().all(|entry| entry.len() <= LONGEST_ENTRY));
-            let expected: Vec<Heard> = all
-                .iter()
-                .map(|news| Heard { endpoint: EndpointHash::of(&news.endpoint), depth: news.depth, keys: news.keys.clone() })
-                .collect();
-            prop_assert_eq!(read(&dialect, &entries), expected);
+            prop_assert_eq!(read(&dialect, &entries), all);
         }
 
         #[test]

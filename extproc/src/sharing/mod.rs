@@ -6,7 +6,7 @@
 //! by the `codec`; the `driver` is the task that does so for all pools. No request ever waits for it: while Redis is not there,
 //! too slow, full, or holds what others wrote, each sidecar goes by what it knows itself.
 
-mod codec;
+pub mod codec;
 mod driver;
 mod exchange;
 mod secret;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::codec::{self, Dialect, EndpointHash};
+use super::codec::{self, Dialect, EndpointHash, HashedNews};
 use super::exchange::{Answer, HISTORY, Load, Position, Request, Rest};
 use crate::affinity::{OwnLoad, Pool};
 use crate::limit::{Errand, StoreError};
@@ -137,10 +137,11 @@ impl Talk {
     }
 
     fn collect(&mut self) {
-        let loads = self.pool.own_loads();
-        self.load = codec::load(&loads);
+        let loads = self.pool.own_loads().into_iter().map(|(id, load)| (EndpointHash::of(&id), load));
+        self.load = codec::load(&loads.collect::<Vec<_>>());
         if self.unsent.is_empty() {
-            self.unsent = self.dialect.entries(&self.pool.take_news()).into();
+            let news: Vec<_> = self.pool.take_news().into_iter().map(HashedNews::from).collect();
+            self.unsent = self.dialect.entries(&news).into();
         }
     }
 }

@@ -7,7 +7,10 @@
 mod codings;
 #[cfg(feature = "sidecar")]
 mod config;
+#[cfg(feature = "sidecar")]
+mod cost;
 mod edited;
+mod fields;
 #[cfg(feature = "sidecar")]
 mod gate;
 mod head;
@@ -19,11 +22,16 @@ mod multipart;
 mod prompt;
 mod request;
 mod response;
+#[cfg(feature = "sidecar")]
+mod sharing;
 mod sse;
 
 pub use codings::codings;
 #[cfg(feature = "sidecar")]
 pub use config::config;
+#[cfg(feature = "sidecar")]
+pub use cost::cost;
+pub use fields::fields;
 #[cfg(feature = "sidecar")]
 pub use gate::{exhausted, gate};
 pub use head::{Cuts, Head};
@@ -35,6 +43,8 @@ pub use multipart::multipart;
 pub use prompt::prompt;
 pub use request::request;
 pub use response::response;
+#[cfg(feature = "sidecar")]
+pub use sharing::sharing;
 pub use sse::sse;
 
 /// A law.
@@ -43,6 +53,7 @@ pub type Law = fn(&[u8]);
 /// All laws by the names of their targets.
 pub const LAWS: &[(&str, Law)] = &[
     ("codings", codings),
+    ("fields", fields),
     ("json", json),
     ("multipart", multipart),
     ("request", request),
@@ -51,6 +62,8 @@ pub const LAWS: &[(&str, Law)] = &[
     #[cfg(feature = "sidecar")]
     ("config", config),
     #[cfg(feature = "sidecar")]
+    ("cost", cost),
+    #[cfg(feature = "sidecar")]
     ("exhausted", exhausted),
     #[cfg(feature = "sidecar")]
     ("gate", gate),
@@ -58,4 +71,6 @@ pub const LAWS: &[(&str, Law)] = &[
     ("metrics_page", metrics_page),
     #[cfg(feature = "sidecar")]
     ("prompt", prompt),
+    #[cfg(feature = "sidecar")]
+    ("sharing", sharing),
 ];

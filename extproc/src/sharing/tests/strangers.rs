@@ -23,7 +23,7 @@ async fn litter(connection: &mut MultiplexedConnection) {
     for seed in 0..200_u64 {
         let noise: Vec<u8> = (0..seed * 7).map(|at| (at * 31 + seed) as u8).collect();
         add(connection, &[(b"12345678", noise.clone())]).await;
-        let mut entry = Dialect::new(0).entries(&[news()]).remove(0);
+        let mut entry = Dialect::new(0).entries(&[news().into()]).remove(0);
         entry.truncate(entry.len() - 1);
         entry.extend(noise);
         add(connection, &[(b"12345678", entry)]).await;
