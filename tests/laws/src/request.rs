@@ -1,7 +1,10 @@
 //! The request scanner, and the edits that come of a scan.
 
+use std::fmt;
+
 use attache_proto::Operation;
 use attache_proto::request::{RequestScan, ScanError, UsageEvent, scan};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use crate::edited::edited;
@@ -41,6 +44,7 @@ pub fn request(input: &[u8]) {
         Err(error) => return assert!(is_liberty(&error), "serde_json refuses what was scanned: {error}"),
     };
     says_the_same(&scan, &parsed);
+    assert_eq!(models_in(body), 1, "a parser that takes the first of two models asks for another one");
     assert_eq!(reparsed(&asked), edit(parsed.clone(), usage));
     if let Ok(bounded) = bounded {
         is_bounded(operation, &reparsed(&bounded), &parsed);
@@ -52,6 +56,37 @@ fn says_the_same(scan: &RequestScan, parsed: &Value) {
     assert_eq!(parsed.get("stream") == Some(&Value::Bool(true)), scan.stream);
     let number = |name: &str| parsed.get(name).and_then(Value::as_u64);
     assert_eq!(number("n").max(number("best_of")).unwrap_or(1).clamp(1, 16_384), scan.choices);
+}
+
+/// How many top-level fields of that name there are: a [`Value`] keeps but the last.
+fn models_in(body: &[u8]) -> usize {
+    struct Models(usize);
+
+    impl<'de> Deserialize<'de> for Models {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(ModelsVisitor).map(Self)
+        }
+    }
+
+    struct ModelsVisitor;
+
+    impl<'de> Visitor<'de> for ModelsVisitor {
+        type Value = usize;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<usize, A::Error> {
+            let mut models = 0;
+            while let Some((name, IgnoredAny)) = fields.next_entry::<String, _>()? {
+                models += usize::from(name == "model");
+            }
+            Ok(models)
+        }
+    }
+
+    serde_json::from_slice(body).map_or(0, |Models(models)| models)
 }
 
 /// What [`RequestScan::edits`] is to do.
