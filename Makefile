@@ -47,7 +47,7 @@ test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway
 	ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway)
 
 .PHONY: fuzz
-fuzz: ## look for inputs that break a law of the readers; SECONDS=20 for each target, TARGETS="request sse"
+fuzz: ## look for inputs that break a law of the readers: 6 minutes, and 10 to build at first; SECONDS=20 each, TARGETS="request sse"
 	@tests/setup/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
 .PHONY: bench
