@@ -329,7 +329,7 @@ fn a_key_that_is_not_attached_to_a_model_is_told_so_whatever_it_asks() {
             .replace("routes: [unified, limited]", "routes: [limited]");
         let settings = Settings { unattached_status: setting, ..Settings::default() };
         let outcome = config::compile(Documents::from_text("test.yaml", &yaml), settings, 1, None).unwrap();
-        let mut table = passing();
+        let mut table = Table::set(Profile::Streamed);
         table.config = Arc::new(outcome.config);
         let body = br#"{"model":"assistant","input":"a"}"#;
         let asked = [
