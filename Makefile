@@ -34,17 +34,17 @@ tests = cargo test --locked --workspace --exclude attache-wasm-filter
 under_test = $(envoy) && $(redis) && $(python) && $(helm) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM && \
 	export ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm)
 
-.PHONY: test
-test: wasm ## run all tests, on a real Envoy and a real Redis
-	@$(under_test) && $(tests) --no-run && $(tests) $(ARGS)
-
 # The black-box tests once more, on what Envoy Gateway makes of our manifests, without what it cannot do.
 not-in-envoy-gateway = $$(sed -n 's/^\([a-z_]*::[a-z_0-9]*\) .*/--skip \1/p' tests/tests/blackbox/envoy-gateway.skip)
+on-envoy-gateway = ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway)
+
+.PHONY: test
+test: wasm ## run all tests, on a real Envoy and a real Redis, in both profiles; ARGS="NAME" runs some, in the static one
+	@$(under_test) && $(tests) --no-run && $(tests) $(ARGS) $(if $(ARGS),,&& $(on-envoy-gateway))
 
 .PHONY: test-gateway
-test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway
-	@$(under_test) && $(tests) --no-run && \
-	ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway)
+test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway alone
+	@$(under_test) && $(tests) --no-run && $(on-envoy-gateway)
 
 .PHONY: fuzz
 fuzz: ## look for inputs that break a law of the readers: 6 minutes, and 10 to build at first; SECONDS=20 each, TARGETS="request sse"
