@@ -10,8 +10,8 @@ mod filters;
 mod listener;
 mod options;
 mod routes;
-mod tls;
 mod timeouts;
+mod tls;
 mod yaml;
 
 use serde_json::{Map, Value, json};

@@ -5,6 +5,7 @@
 //! message or a message out of order.
 
 mod cut;
+mod framing;
 pub mod listen;
 mod service;
 mod stream;
@@ -18,11 +19,12 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingResponse;
 use futures_util::{Stream, StreamExt};
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use crate::world::World;
+use framing::Messages;
 
 /// What a message may be larger than a body's cap: headers, attributes and framing.
 const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
@@ -44,7 +46,7 @@ impl Processor {
         ProcessorService::new(Self { world, cut }, cap.saturating_add(MESSAGE_OVERHEAD_BYTES))
     }
 
-    fn replies(&self, messages: Streaming<ProcessingRequest>) -> Replies {
+    fn replies(&self, messages: Messages) -> Replies {
         // Boxed here as well: what takes a stream by value and pins it keeps room for two of them.
         let replies = Box::pin(catch_panics(stream::replies(messages, Arc::clone(&self.world))));
         Box::pin(self.cut.before(replies))

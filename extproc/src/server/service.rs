@@ -1,32 +1,26 @@
-//! The ext_proc service on the wire, in place of the one that is generated: it has the same path and the same checks, and
-//! buffers of the size of Envoy's messages.
-//!
-//! tonic gives a stream two buffers of 8 KiB each before its first message, and most of a stream's life is spent between
-//! two events of an answer, whose messages have some hundred bytes. They grow where a message is larger.
+//! The ext_proc service on the wire, in place of the one that is generated: the same path and the same checks, with messages that
+//! have memory only while they are read or written ([`framing`](super::framing)).
 
 use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::task::{Context, Poll};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::SERVICE_NAME;
-use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, Request, Response};
+use tonic::Status;
 use tonic::body::Body;
-use tonic::codec::{BufferSettings, Codec};
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
-use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
+use tonic::codegen::Service;
+use tonic::server::NamedService;
 
-use super::{Processor, Replies};
-
-/// What a stream's buffers hold before they grow, in bytes: the headers of a request fit. Measured with 500 streams that live
-/// at one time: with tonic's 8 KiB, each took 5 kB more.
-const BUFFER_BYTES: usize = 1024;
-
-/// How many bytes of replies are written at once. tonic's own default.
-const WRITE_AT_ONCE_BYTES: usize = 32 * 1024;
+use super::Processor;
+use super::framing::{Messages, ReplyBody};
 
 /// The path of the service's one method.
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+/// How a client's messages are compressed, where they are.
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// The ext_proc service.
 #[derive(Debug, Clone)]
@@ -46,56 +40,25 @@ impl NamedService for ProcessorService {
     const NAME: &'static str = SERVICE_NAME;
 }
 
-impl Service<http::Request<Body>> for ProcessorService {
-    type Response = http::Response<Body>;
+impl Service<Request<Body>> for ProcessorService {
+    type Response = Response<Body>;
     type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Self::Error>;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         if request.uri().path() != PROCESS {
-            return Box::pin(async { Ok(Status::unimplemented("the service has one method: Process").into_http()) });
+            return ready(Ok(Status::unimplemented("the service has one method: Process").into_http()));
         }
-        let process = Process(self.processor.clone());
-        let mut grpc = Grpc::new(SmallBuffers)
-            .max_decoding_message_size(self.max_message_bytes)
-            .max_encoding_message_size(usize::MAX);
-        Box::pin(async move { Ok(grpc.streaming(process, request).await) })
-    }
-}
-
-/// The method.
-struct Process(Processor);
-
-impl StreamingService<ProcessingRequest> for Process {
-    type Response = ProcessingResponse;
-    type ResponseStream = Replies;
-    type Future = std::future::Ready<Result<Response<Replies>, Status>>;
-
-    fn call(&mut self, request: Request<Streaming<ProcessingRequest>>) -> Self::Future {
-        std::future::ready(Ok(Response::new(self.0.replies(request.into_inner()))))
-    }
-}
-
-/// Protobuf, with buffers of [`BUFFER_BYTES`].
-struct SmallBuffers;
-
-type Prost = ProstCodec<ProcessingResponse, ProcessingRequest>;
-
-impl Codec for SmallBuffers {
-    type Encode = ProcessingResponse;
-    type Decode = ProcessingRequest;
-    type Encoder = <Prost as Codec>::Encoder;
-    type Decoder = <Prost as Codec>::Decoder;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        Prost::raw_encoder(BufferSettings::new(BUFFER_BYTES, WRITE_AT_ONCE_BYTES))
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        Prost::raw_decoder(BufferSettings::new(BUFFER_BYTES, WRITE_AT_ONCE_BYTES))
+        if request.headers().get(GRPC_ENCODING).is_some_and(|encoding| encoding != "identity") {
+            return ready(Ok(Status::unimplemented("messages are taken uncompressed alone").into_http()));
+        }
+        let messages = Messages::new(request.into_body(), self.max_message_bytes);
+        let mut response = Response::new(Body::new(ReplyBody::new(self.processor.replies(messages))));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        ready(Ok(response))
     }
 }

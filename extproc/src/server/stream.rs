@@ -7,8 +7,9 @@ use std::time::{Instant, SystemTime};
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
 use tokio::time::{Interval, interval_at};
-use tonic::{Status, Streaming};
+use tonic::Status;
 
+use super::framing::Messages;
 use super::wire::{self, Message};
 use crate::exchange::{Action, Exchange, Replies, Reply};
 use crate::limit::{Admission, Growth, RENEW_EVERY, ReserveRequest, StoreError};
@@ -17,7 +18,7 @@ use crate::world::World;
 
 /// The replies to one stream of messages.
 pub(super) fn replies(
-    mut inbound: Streaming<ProcessingRequest>,
+    mut inbound: Messages,
     world: Arc<World>,
 ) -> impl Stream<Item = Result<ProcessingResponse, Status>> + Send {
     async_stream::stream! {
@@ -131,7 +132,7 @@ impl Session {
     }
 
     /// What happens next.
-    async fn next(&mut self, inbound: &mut Streaming<ProcessingRequest>, renew: &mut Interval) -> Event {
+    async fn next(&mut self, inbound: &mut Messages, renew: &mut Interval) -> Event {
         let is_withholding = self.exchange.is_withholding();
         tokio::select! {
             biased;
