@@ -132,7 +132,20 @@ impl Mutations {
             .extend(UPSTREAM_RATE_LIMITS.into_iter().filter(|name| !kept(name) && response.bytes(name).is_some()));
         self.set.extend(ours);
     }
+
+    /// Adds nothing for which there is no room: Envoy takes no more headers than that, and would answer with a bare 500 for one
+    /// too many. What takes the place of a header stays.
+    pub(super) fn keep_within_bounds_of(&mut self, response: &Headers) {
+        let is_new = |name: &str| response.bytes(name).is_none();
+        let added = self.set.iter().filter(|(name, _)| is_new(name)).count();
+        if response.iter().count() + added > MOST_RESPONSE_HEADERS {
+            self.set.retain(|(name, _)| !is_new(name));
+        }
+    }
 }
+
+/// Envoy's bound of a response's headers, its own and those with a colon included (`max_response_headers_count`).
+const MOST_RESPONSE_HEADERS: usize = 100;
 
 /// Whether header changes concern the route.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

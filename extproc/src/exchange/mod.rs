@@ -262,6 +262,7 @@ impl Exchange {
         {
             mutations.set.push((headers::DECISION, plan.decision(backend)));
         }
+        mutations.keep_within_bounds_of(headers);
         self.phase = Phase::Answering(Box::new(Answering::new(*plan, answer)));
         if end == End::Last {
             self.finish_answer(now);

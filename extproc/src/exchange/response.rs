@@ -28,7 +28,12 @@ pub(super) struct Answer {
     /// Of a body that does not say it is encoded.
     head: Head,
     label: Label,
+    /// How much of it came.
+    bytes: u64,
 }
+
+/// So much before its first event is no stream of events, whatever it calls itself. (Servers that think for long send comments.)
+const MOST_BEFORE_AN_EVENT_BYTES: u64 = 16 * 1024;
 
 /// How the body comes, and how it goes on.
 #[derive(Debug)]
@@ -84,7 +89,7 @@ impl Answer {
         // Whoever put them there.
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
         let (head, label) = (Head::default(), Label::Right);
-        Self { status, operation, scanner, format, visibility, hidden, may_be_cut: false, wire, head, label }
+        Self { status, operation, scanner, format, visibility, hidden, may_be_cut: false, wire, head, label, bytes: 0 }
     }
 
     /// What becomes of its headers, and so whether its body may be changed. To be asked once, before the body.
@@ -130,6 +135,7 @@ impl Answer {
 
     /// What becomes of a chunk of its body. After [`Output::Withheld`], the rest that it has comes next.
     pub(super) fn feed(&mut self, chunk: &Bytes, end: End) -> Output {
+        self.bytes = self.bytes.saturating_add(chunk.len() as u64);
         let Some(scanner) = &mut self.scanner else { return Output::Unchanged };
         let end_of_stream = match end {
             End::More => EndOfStream::More,
@@ -203,12 +209,17 @@ impl Answer {
         if self.operation.is_free_unless_reported() && is_read && is_silent() {
             return None;
         }
-        self.counted(estimate, unreported)
+        self.counted_if_above(0, estimate, unreported)
     }
 
     /// What it has cost so far; `None` if nothing was served, or nothing that is counted in tokens. Where the upstream did not say, or not all of it, that is
     /// estimated: of a stream, by the events that passed.
     pub(super) fn counted(&self, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
+        self.counted_if_above(MOST_BEFORE_AN_EVENT_BYTES, estimate, unreported)
+    }
+
+    /// The same, where a stream of more than so many bytes without an event in them is one that nobody could read.
+    fn counted_if_above(&self, bytes: u64, estimate: &Estimate, unreported: Unreported) -> Option<Counted> {
         if !served(self.status) || !self.operation.uses_tokens() {
             return None;
         }
@@ -217,6 +228,7 @@ impl Answer {
         let output = match (self.format, &self.wire) {
             (Some(BodyFormat::EventStream), Wire::Unread) => unreported.whole.max(seen),
             (Some(BodyFormat::EventStream), _) if self.is_encoded_in_secret() => unreported.whole.max(seen),
+            (Some(BodyFormat::EventStream), _) if self.events() == 0 && self.bytes > bytes => unreported.whole,
             (Some(BodyFormat::EventStream), _) => seen,
             _ => unreported.whole,
         };

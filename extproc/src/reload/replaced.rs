@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// How often. A look is one reading of a directory's entries.
-const EVERY: Duration = Duration::from_secs(2);
+/// How often. A look asks for one inode, and for those of a directory's entries once another is in its place.
+const EVERY: Duration = Duration::from_millis(500);
 
 /// Says on `changed` whenever something is new in a directory that took the place of one of these, until nobody listens. What
 /// is there now, before this is polled, is what the kernel watches.

@@ -65,12 +65,13 @@ pub fn compile(
     let mut stage = GrantStage::default();
     let grants_kept = build.run(&mut stage, &resources.grants, &previous.grants);
     let grants = stage.finish();
-    let mut stage = TlsStage::new([&resources.backends, &previous.backends], &config_maps);
+    let mut stage = TlsStage::new([&resources.backends, &previous.backends], &config_maps, &previous.authorities);
     let tls_policies_kept = build.run(&mut stage, &resources.tls_policies, &previous.tls_policies);
     let tls = stage.finish();
     let mut stage = BackendStage::new(&tls);
     let backends_kept = build.run(&mut stage, &resources.backends, &previous.backends);
     let replicas = stage.finish();
+    let authorities = tls.in_force(&backends_kept, &tls_policies_kept);
     let mut stage =
         ServiceBackendStage::new(&replicas, &grants, [&resources.security_policies, &previous.security_policies]);
     let service_backends_kept = build.run(&mut stage, &resources.service_backends, &previous.service_backends);
@@ -129,6 +130,7 @@ pub fn compile(
         security_policies: security_policies_kept,
         grants: grants_kept,
         tls_policies: tls_policies_kept,
+        authorities,
         keys: keys_kept,
         guard,
         served,

@@ -3,7 +3,7 @@
 //! A Backend whose TLS is wrong is left out: it must not be called in clear text because nobody could read how it is to be
 //! called.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Stage;
@@ -29,6 +29,8 @@ pub(super) struct Attached {
 /// The policies of all Backends, and the authorities that they refer to.
 pub(super) struct TlsPolicies<'a> {
     config_maps: &'a ConfigMaps,
+    /// The authorities that were in force, by their ConfigMaps.
+    last: &'a Authorities,
     attached: HashMap<ObjectName, Attached>,
     /// What policies with errors name.
     lost: HashSet<ObjectName>,
@@ -37,9 +39,14 @@ pub(super) struct TlsPolicies<'a> {
 }
 
 impl<'a> TlsStage<'a> {
-    pub(super) fn new(backends: [&'a Catalog<resource::Backend>; 2], config_maps: &'a ConfigMaps) -> Self {
+    pub(super) fn new(
+        backends: [&'a Catalog<resource::Backend>; 2],
+        config_maps: &'a ConfigMaps,
+        last: &'a Authorities,
+    ) -> Self {
         let policies = TlsPolicies {
             config_maps,
+            last,
             attached: HashMap::new(),
             lost: HashSet::new(),
             lost_namespaces: HashSet::new(),
@@ -154,20 +161,44 @@ impl TlsPolicies<'_> {
         let mut result = Ok(());
         for reference in references {
             match self.authorities(backend, reference) {
-                Ok(text) => {
-                    authorities.push_str(text.trim_end());
-                    authorities.push('\n');
-                }
+                Ok(text) => authorities.push_str(text),
                 Err(message) => {
-                    let error = Diagnostic::error(&reference.location, message);
+                    let last = self.last.get(&reference.seen_from(backend));
+                    let stays = if last.is_some() { "; the authorities that were read last stay" } else { "" };
+                    let error = Diagnostic::error(&reference.location, message + stays);
                     let help =
                         "add that ConfigMap to these documents, with the certificates in PEM in its entry `ca.crt`";
                     findings.push(error.with_help(help));
-                    result = Err(Untold);
+                    match last {
+                        Some(text) => authorities.push_str(text),
+                        None => result = Err(Untold),
+                    }
                 }
             }
         }
         result.map(|()| Trust::Authorities(Arc::from(authorities)))
+    }
+
+    /// The authorities that these objects refer to, for the next time that a ConfigMap is not there or cannot be read.
+    pub(super) fn in_force(&self, backends: &Catalog<resource::Backend>, policies: &Catalog<TlsPolicy>) -> Authorities {
+        let of_backends = backends.iter().filter_map(|backend| {
+            let tls = backend.spec.as_ref()?.tls.as_ref()?;
+            Some((&backend.name, tls.trust.as_ref()?))
+        });
+        let of_policies = policies.iter().filter_map(|policy| {
+            let validation = policy.spec.as_ref()?.validation.as_ref()?;
+            Some((&policy.name, &validation.trust))
+        });
+        let references = of_backends.chain(of_policies).flat_map(|(name, trust)| match trust {
+            TrustSpec::Authorities(references) => references.iter().map(|it| it.seen_from(name)).collect(),
+            TrustSpec::System | TrustSpec::Anyone => Vec::new(),
+        });
+        let known = references.filter_map(|name| {
+            let found =
+                self.config_maps.find(&name).and_then(|found| found.as_ref().ok()).or_else(|| self.last.get(&name));
+            found.map(Arc::clone).map(|text| (name, text))
+        });
+        known.collect()
     }
 
     /// They are in the Backend's own namespace, which is its policy's.
@@ -180,6 +211,9 @@ impl TlsPolicies<'_> {
         }
     }
 }
+
+/// Certificates in PEM, by their ConfigMaps.
+pub(in crate::config) type Authorities = BTreeMap<ObjectName, Arc<str>>;
 
 /// Nobody can tell how the Backend is to be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -53,7 +53,7 @@ fn authorities(node: &Node) -> Result<Arc<str>, AuthorityFault> {
     let text = entry.ok_or(AuthorityFault::NoEntry)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     match certificates {
-        Ok(certificates) if !certificates.is_empty() => Ok(Arc::clone(text)),
+        Ok(certificates) if !certificates.is_empty() => Ok(Arc::from(format!("{}\n", text.trim_end()))),
         _ => Err(AuthorityFault::NoCertificate),
     }
 }

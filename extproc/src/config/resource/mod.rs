@@ -69,6 +69,8 @@ pub struct Resources {
     pub(super) tls_policies: Catalog<TlsPolicy>,
     /// The keys that were in force, by their Secrets.
     pub(super) keys: BTreeMap<ObjectName, ApiKey>,
+    /// The authorities by which model servers were trusted, by their ConfigMaps, in PEM.
+    pub(super) authorities: BTreeMap<ObjectName, Arc<str>>,
     pub(super) guard: Guard,
     pub(super) served: Served,
 }

@@ -79,6 +79,30 @@ fn authorities_are_those_of_all_config_maps_that_are_named() {
 }
 
 #[test]
+fn authorities_that_cannot_be_read_any_more_stay() {
+    let (one, first) = authority("one");
+    let references = "caCertificateRefs: [{group: '', kind: ConfigMap, name: one}]";
+    let of_backend = server(NAME, &format!(", tls: {{{references}}}"));
+    let of_policy = server(NAME, "") + &policy(&format!("{references}, hostname: h.example"));
+    for text in [of_backend, of_policy] {
+        let mut last = compile_text(&(text.clone() + &one), None);
+        // Gone, wrong, twice, and gone again.
+        for config_map in ["", &one.replace("BEGIN", "BEGUN"), &(one.clone() + &one), ""] {
+            last = compile_text(&(text.clone() + config_map), Some(&last.resources));
+            assert_eq!(errors(&last).len(), 1, "{:?}", errors(&last));
+            assert!(errors(&last)[0].contains("stay"), "{:?}", errors(&last));
+            let trust = last.config.backends[0].tls.as_ref().unwrap().trust.clone();
+            assert_eq!(trust, Trust::Authorities(Arc::from(first.as_str())));
+        }
+        // Nobody refers to it, so it is forgotten.
+        let without = compile_text(&server(NAME, ""), Some(&last.resources));
+        let again = compile_text(&text, Some(&without.resources));
+        assert!(errors(&again).iter().any(|error| error.contains("there is no ConfigMap")), "{:?}", errors(&again));
+        assert!(!errors(&again).iter().any(|error| error.contains("stay")), "{:?}", errors(&again));
+    }
+}
+
+#[test]
 fn a_backend_whose_tls_is_wrong_is_called_by_nobody() {
     for text in [
         server(IP, ", tls: {}"),

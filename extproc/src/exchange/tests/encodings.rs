@@ -452,3 +452,42 @@ fn an_answer_without_a_body_may_say_that_it_is_encoded() {
     assert_eq!(feed(&mut table, b"", End::Last), replaced(""));
     assert_eq!(table.exchange.take_summary().unwrap().outcome, Outcome::Answered(200));
 }
+
+#[test]
+fn a_stream_without_events_is_estimated_unless_it_breaks_off_early() {
+    let answer = r#"{"choices":[{"message":{"content":"a b c"}}],"usage":{"prompt_tokens":5,"completion_tokens":5,"total_tokens":10}}"#;
+    let comments = ": thinking\n\n".repeat(1_000);
+    let endless = "data: ".to_owned() + &"x".repeat(20_000);
+    // What came, whether it was all, and whether an event of content has to be taken for granted.
+    let cases = [
+        (answer, End::Last, true),
+        (answer, End::More, false),
+        (&comments, End::More, false),
+        (&endless, End::More, true),
+    ];
+    for (body, end, is_estimated_whole) in cases {
+        let mut table = Table::set(Profile::Streamed);
+        assert!(matches!(table.post(&streamed(), &[]), Action::Release(_)));
+        head(&mut table, "text/event-stream", "identity");
+        feed(&mut table, body.as_bytes(), end);
+        table.exchange.gone(table.now);
+        let Counted::Estimated(usage) = usage(&mut table) else { panic!("{body}") };
+        assert_eq!(usage.output > 0, is_estimated_whole, "{}", &body[..20]);
+    }
+}
+
+#[test]
+fn no_header_is_added_to_an_answer_that_has_no_room_for_it() {
+    let limited = json!({"model": "metered", "messages": [{"role": "user", "content": "Hi"}]});
+    for (headers, is_told) in [(90, true), (99, false), (100, false)] {
+        let mut table = Table::set(Profile::Streamed);
+        table.post(&limited, &[]);
+        assert!(matches!(table.admit(), Action::Release(_)));
+        let names: Vec<String> = (2..headers).map(|number| format!("x-{number}")).collect();
+        let mut answer = vec![(":status", "200"), ("content-type", "application/json")];
+        answer.extend(names.iter().map(|name| (name.as_str(), "1")));
+        let told = table.exchange.response_headers(&headers_of(&answer), End::More, None, table.now).unwrap();
+        let Action::Answer(Reply::ResponseHeaders(mutations)) = told else { panic!("{told:?}") };
+        assert_eq!(!mutations.set.is_empty(), is_told, "{headers}: {:?}", mutations.set);
+    }
+}
