@@ -42,6 +42,12 @@ pub(super) struct Answer {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
+    /// The address names another protocol than HTTP in clear text.
+    #[error("admin ports speak HTTP without TLS: say HOST:PORT or http://HOST:PORT, not {0}://")]
+    Scheme(String),
+    /// The address has more than a host and a port.
+    #[error("an address ends with its port: HOST:PORT or http://HOST:PORT, without a path or a user")]
+    Path,
     /// Nobody listens there, or the address is none.
     #[error("{0}")]
     Unreachable(#[from] io::Error),
@@ -69,8 +75,9 @@ pub(super) fn ask_sidecar(method: Method, address: &str, target: &str, body: &[u
     })
 }
 
-/// Sends one request to `address`, which is `HOST:PORT` or `unix:/path`.
+/// Sends one request to `address`, which is `HOST:PORT`, `http://HOST:PORT` or `unix:/path`.
 pub(super) fn ask(method: Method, address: &str, target: &str, body: &[u8], bounds: Bounds) -> Result<Answer, Fault> {
+    let address = authority(address)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answer = runtime.block_on(async {
         let asked = timeout(bounds.patience, exchange(method, address, target, body, bounds)).await;
@@ -83,6 +90,21 @@ pub(super) fn ask(method: Method, address: &str, target: &str, body: &[u8], boun
     // A name that is still being looked up is not waited for.
     runtime.shutdown_background();
     answer
+}
+
+/// What is connected to: an address as it is copied from a browser or from `curl` is that of its host and port.
+fn authority(address: &str) -> Result<&str, Fault> {
+    let address = address.trim();
+    if address.starts_with("unix:") {
+        return Ok(address);
+    }
+    let authority = match address.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+        Some((scheme, _)) => return Err(Fault::Scheme(scheme.to_owned())),
+        None => address,
+    };
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    if authority.contains(['/', '?', '#', '@']) { Err(Fault::Path) } else { Ok(authority) }
 }
 
 async fn exchange(method: Method, address: &str, target: &str, body: &[u8], bounds: Bounds) -> Result<Answer, Fault> {

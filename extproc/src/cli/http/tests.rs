@@ -76,6 +76,37 @@ fn where_nobody_listens_the_error_says_what_to_do() {
 }
 
 #[test]
+fn an_address_may_be_written_as_a_url_wherever_one_is_given() {
+    for (written, meant) in [
+        ("127.0.0.1:19000", "127.0.0.1:19000"),
+        ("http://127.0.0.1:19000", "127.0.0.1:19000"),
+        ("http://envoy.example:9901/", "envoy.example:9901"),
+        ("HTTP://[::1]:9901/", "[::1]:9901"),
+        ("localhost:9901/", "localhost:9901"),
+        ("unix:/run/admin.sock", "unix:/run/admin.sock"),
+    ] {
+        assert_eq!(authority(written).unwrap(), meant);
+    }
+    for (written, reason) in [
+        ("https://127.0.0.1:19000", "HTTP without TLS: say HOST:PORT or http://HOST:PORT, not https://"),
+        ("ftp://127.0.0.1:21", "not ftp://"),
+        ("http://127.0.0.1:19000/config_dump", "without a path"),
+        ("http://me@127.0.0.1:19000", "without a path or a user"),
+    ] {
+        let error = ask_sidecar(Method::GET, written, "/limits", b"").unwrap_err();
+        assert!(error.contains(reason), "{written}: {error}");
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/", listener.local_addr().unwrap());
+    let server =
+        thread::spawn(move || serve(listener.accept().unwrap().0, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
+    assert_eq!(ask_sidecar(Method::GET, &address, "/limits", b"").unwrap().body, b"{}");
+    let request = server.join().unwrap();
+    assert!(request.contains(&format!("host: {}\r\n", &address[7..address.len() - 1])), "{request}");
+}
+
+#[test]
 fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
