@@ -56,9 +56,9 @@ pub(super) fn container(config: &Config, files: &ConfigFiles, options: &GatewayO
         "resources".to_owned(),
         json!({"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}),
     );
-    container.insert("startupProbe".to_owned(), probe("/healthz", 1, 60));
-    container.insert("livenessProbe".to_owned(), probe("/healthz", 10, 6));
-    container.insert("readinessProbe".to_owned(), probe("/readyz", 5, 2));
+    container.insert("startupProbe".to_owned(), probe("/healthz", 1, 1, 60));
+    container.insert("livenessProbe".to_owned(), probe("/healthz", 10, 5, 6));
+    container.insert("readinessProbe".to_owned(), probe("/readyz", 5, 2, 2));
     if options.sidecar != SidecarForm::Container {
         container.insert("lifecycle".to_owned(), json!({"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}}));
     }
@@ -149,10 +149,12 @@ pub(super) fn volumes(files: &ConfigFiles, options: &GatewayOptions) -> Vec<Valu
     volumes
 }
 
-fn probe(path: &str, period_seconds: u32, failures: u32) -> Value {
+/// Kubernetes gives an answer one second where nothing is said, which a throttled CPU may need.
+fn probe(path: &str, period_seconds: u32, timeout_seconds: u32, failures: u32) -> Value {
     json!({
         "httpGet": {"path": path, "port": ADMIN_PORT},
         "periodSeconds": period_seconds,
+        "timeoutSeconds": timeout_seconds,
         "failureThreshold": failures,
     })
 }
