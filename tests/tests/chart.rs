@@ -18,10 +18,14 @@ fn place(path: &str) -> PathBuf {
 
 /// What the chart makes of these values, by template. Or why it refuses them.
 fn templates(values: &Value) -> Result<BTreeMap<String, String>, String> {
+    templates_of("attache", values)
+}
+
+fn templates_of(release: &str, values: &Value) -> Result<BTreeMap<String, String>, String> {
     let mut helm = Command::new(tools::helm().unwrap());
     helm.arg(place("tests/tests/python/chart.py")).arg(place("envoy-config/helm/attache"));
     let mut helm = helm.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let asked = json!({"values": values, "name": "attache", "namespace": NAMESPACE});
+    let asked = json!({"values": values, "name": release, "namespace": NAMESPACE});
     helm.stdin.take().unwrap().write_all(asked.to_string().as_bytes()).unwrap();
     let output = helm.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -35,8 +39,12 @@ fn templates(values: &Value) -> Result<BTreeMap<String, String>, String> {
 
 /// Its objects by kind.
 fn rendered(values: &Value) -> Result<BTreeMap<String, Value>, String> {
+    templates(values).map(|templates| objects(&templates))
+}
+
+fn objects(templates: &BTreeMap<String, String>) -> BTreeMap<String, Value> {
     let mut objects = BTreeMap::new();
-    for (template, text) in &templates(values)? {
+    for (template, text) in templates {
         if template.ends_with("NOTES.txt") || text.trim().is_empty() {
             continue;
         }
@@ -44,12 +52,18 @@ fn rendered(values: &Value) -> Result<BTreeMap<String, Value>, String> {
         let kind = object["kind"].as_str().unwrap().to_owned();
         assert!(objects.insert(kind, object).is_none(), "{template}: two of a kind");
     }
-    Ok(objects)
+    objects
 }
 
 /// The least that the chart asks for.
 fn least() -> Value {
     json!({"config": {"files": {"routes.yaml": "kind: AIGatewayRoute\n"}}})
+}
+
+/// These, and documents.
+fn with(mut values: Value) -> Value {
+    values["config"] = json!({"existingConfigMap": "documents"});
+    values
 }
 
 /// Everything that it knows.
@@ -58,15 +72,18 @@ fn everything() -> Value {
         "image": {"repository": "registry.example/attache", "digest": format!("sha256:{}", "a5".repeat(32))},
         "replicas": 3,
         "config": {"existingConfigMap": "documents"},
-        "secrets": [{"name": "openai"}, {"name": "other", "namespace": "models"}],
-        "redis": {"url": "rediss://redis.data:6380", "passwordSecret": "redis", "tlsSecret": "redis-tls", "ports": [6380]},
+        "secrets": [{"name": "openai"}, {"name": "openai", "namespace": "models", "secretName": "models-openai"}],
+        "redis": {
+            "url": "rediss://redis.data:6380", "passwordSecret": "redis", "caSecret": "redis-ca", "tlsSecret": "redis-tls",
+            "ports": [6381],
+        },
         "extraArgs": ["--path-prefix=/llm"],
         "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
         "podAnnotations": {"note": "x"},
         "podLabels": {"team": "platform"},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "high",
-        "networkPolicy": {"proxyPodLabels": {"a": "b"}, "modelNamespaces": ["models"], "modelPorts": [8000]},
+        "networkPolicy": {"proxyPodLabels": {"a": "b"}, "modelNamespaces": ["models"], "modelCidrs": ["10.1.0.0/16"], "modelPorts": [8000]},
         "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
     })
 }
@@ -127,7 +144,9 @@ fn what_is_mounted_is_there_and_what_is_read_is_mounted() {
         }
     }
     assert!(mounts.contains(&"/etc/attache-secrets/gateways/openai"), "{mounts:?}");
-    assert!(mounts.contains(&"/etc/attache-secrets/models/other"), "{mounts:?}");
+    assert!(mounts.contains(&"/etc/attache-secrets/models/openai"), "{mounts:?}");
+    let secrets: Vec<_> = pod["volumes"].as_array().unwrap().iter().map(|it| &it["secret"]["secretName"]).collect();
+    assert!(secrets.contains(&&json!("openai")) && secrets.contains(&&json!("models-openai")), "{secrets:?}");
     assert!(!objects.contains_key("ConfigMap"), "the operator keeps it");
 }
 
@@ -147,6 +166,8 @@ fn the_pod_may_do_no_more_than_it_must() {
         let policy = &objects["NetworkPolicy"]["spec"];
         assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
         assert_eq!(policy["ingress"][0]["ports"], json!([{"protocol": "TCP", "port": "grpc"}]));
+        let labels = policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"].as_object().unwrap();
+        assert_eq!(labels["app.kubernetes.io/component"], "proxy", "and not Envoy Gateway itself");
         for rule in policy["ingress"].as_array().unwrap() {
             assert!(rule["from"][0]["namespaceSelector"]["matchLabels"].is_object(), "{rule}");
         }
@@ -191,17 +212,176 @@ fn wrong_values_are_refused_with_what_is_wrong() {
     for (values, reason) in [
         (json!({}), "nothing to serve"),
         (json!({"config": {"files": {"a.yaml": "x"}, "existingConfigMap": "y"}}), "exclude each other"),
-        (json!({"config": {"files": {"a.yaml": "a: 1\n---\nkind: Secret\n"}}}), "has a Secret"),
         (json!({"config": {"files": {"a.txt": "x"}}}), "a.txt"),
         (json!({"replica": 2}), "replica"),
         (json!({"replicas": 0}), "replicas"),
         (json!({"image": {"digest": "sha256:1"}}), "digest"),
         (json!({"redis": {"url": "redis.data:6379"}}), "url"),
         (json!({"secrets": [{"name": "a", "namespace": "no/path"}]}), "namespace"),
+        (json!({"secrets": [{"name": "../a"}]}), "name"),
+        (with(json!({"secrets": [{"name": "a"}, {"name": "a", "namespace": NAMESPACE}]})), "gateways/a is there twice"),
+        (
+            with(json!({"secrets": [{"name": "a", "namespace": "x"}, {"name": "a", "namespace": "y"}]})),
+            "the same Secret for x and for y",
+        ),
+        (
+            with(json!({"secrets": [{"name": "a"}, {"name": "b", "namespace": "y", "secretName": "a"}]})),
+            "the same Secret for gateways and for y",
+        ),
+        (with(json!({"redis": {"url": "redis://h", "caSecret": "ca"}})), "write rediss://"),
+        (json!({"networkPolicy": {"modelCidrs": ["models"]}}), "modelCidrs"),
         (json!({"networkPolicy": {"proxyNamespace": ""}}), "proxyNamespace"),
     ] {
         let error = rendered(&values).unwrap_err();
         assert!(error.contains(reason), "{values}: {error}");
+    }
+}
+
+#[test]
+fn a_secret_reaches_no_config_map_however_it_is_written() {
+    for text in [
+        "a: 1\n---\nkind: Secret\n",
+        "kind: Secret # mine\n",
+        "{apiVersion: v1, kind: Secret, stringData: {a: b}}",
+        "--- {kind: Secret}\n",
+        "--- # first\nkind: Secret\n",
+        "a: 1\r\n---\r\nkind: Secret\r\ndata: {}\r\n",
+        "a: 1\r---\rkind: Secret\r",
+        "a: 1\n...\nkind: Secret\n",
+        "%YAML 1.2\n---\nkind: Secret\n",
+        "\u{feff}kind: Secret\n",
+        "? kind\n: Secret\n",
+        "kind: &kind !!str \"Secr\\u0065t\"\n",
+        "kind: >-\n  Secret\n",
+        "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n- kind: Secret\n",
+        "kind: List\nitems: [{kind: List, items: [{kind: Secret}]}]\n",
+        "kind: SecretList\nitems: [{data: {a: b}}]\n",
+    ] {
+        let error = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap_err();
+        assert!(error.contains("a.yaml has a Secret"), "{text}: {error}");
+    }
+    for text in ["Secret", "- kind: Secret\n", "kind: A\n---\nkind: [\n"] {
+        let error = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap_err();
+        assert!(error.contains("no YAML mapping, which may be a Secret"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn documents_without_a_secret_arrive_as_they_are_but_for_the_ends_of_lines() {
+    let combined = std::fs::read_to_string(place("envoy-config/examples/combined.yaml")).unwrap();
+    let documents = [
+        &*combined,
+        "# kind: Secret\n---\nkind: A\n---\n",
+        "%YAML 1.2\n---\nkind: A",
+        "kind: A\r\nspec: {secretRef: {kind: Secret}}\r\n",
+        "kind: ConfigMap\ndata:\n  a: |\n    ---\n    kind: Secret\n",
+    ];
+    for text in documents {
+        let objects = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap();
+        let kept = objects["ConfigMap"]["data"]["a.yaml"].as_str().unwrap();
+        assert_eq!(kept.trim_end(), text.replace("\r\n", "\n").trim_end());
+    }
+}
+
+#[test]
+fn redis_is_reached_at_the_ports_of_its_url_and_its_password_is_not_in_it() {
+    for (url, expected) in [
+        ("redis://redis.data", json!([6379])),
+        ("redis://redis.data:7000/3", json!([7000])),
+        ("rediss://user@redis.data:6380", json!([6380])),
+        ("redis+sentinel://a,b:5/main", json!([26379, 5])),
+        ("rediss+cluster://a:7000,[::1]:7001,[::2]", json!([7000, 7001, 6379])),
+    ] {
+        let objects = rendered(&with(json!({"redis": {"url": url}}))).unwrap();
+        let ports = objects["NetworkPolicy"]["spec"]["egress"][1]["ports"].as_array().unwrap();
+        assert_eq!(ports.iter().map(|it| it["port"].clone()).collect::<Value>(), expected, "{url}");
+        assert!(arguments(&objects).contains(&format!("--redis={url}")), "{url}");
+    }
+    for url in [
+        "redis://:secret@redis.data",
+        "rediss://user:secret@redis.data:6380/1",
+        "redis://:sec@ret@redis.data",
+        "redis://:sec/ret@redis.data",
+        "redis+unix:///run/redis.sock?db=1&pass=secret",
+        "redis+sentinel://a/main?sentinel_password=secret",
+    ] {
+        let error = rendered(&with(json!({"redis": {"url": url}}))).unwrap_err();
+        assert!(error.contains("redis.passwordSecret"), "{url}: {error}");
+        assert!(!error.contains("sec"), "{error}");
+    }
+}
+
+#[test]
+fn redis_may_be_trusted_by_an_authority_without_a_certificate_of_ours() {
+    let url = "rediss://redis.data:6380";
+    let files = |redis: Value| -> Vec<String> {
+        let objects = rendered(&with(json!({"redis": redis}))).unwrap();
+        arguments(&objects).iter().filter(|it| it.contains("/etc/attache-redis")).cloned().collect()
+    };
+    assert_eq!(files(json!({"url": url})), Vec::<String>::new());
+    assert_eq!(files(json!({"url": url, "caSecret": "ca"})), ["--redis-ca=/etc/attache-redis-ca/ca.crt"]);
+    let own = ["--redis-cert=/etc/attache-redis-tls/tls.crt", "--redis-key=/etc/attache-redis-tls/tls.key"];
+    let both = files(json!({"url": url, "caSecret": "ca", "tlsSecret": "tls"}));
+    assert_eq!(both, ["--redis-ca=/etc/attache-redis-ca/ca.crt", own[0], own[1]]);
+    let one = files(json!({"url": url, "tlsSecret": "tls"}));
+    assert_eq!(one, ["--redis-ca=/etc/attache-redis-tls/ca.crt", own[0], own[1]]);
+}
+
+#[test]
+fn the_network_policy_lets_out_to_where_the_values_say() {
+    let egress = |policy: Value| -> Vec<Value> {
+        let objects = rendered(&with(json!({"networkPolicy": policy}))).unwrap();
+        objects["NetworkPolicy"]["spec"]["egress"].as_array().unwrap().clone()
+    };
+    let names = json!({"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]});
+    let port = json!([{"protocol": "TCP", "port": 8000}]);
+    let models = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}});
+    let outside = json!({"ipBlock": {"cidr": "10.1.0.0/16"}});
+    for (policy, expected) in [
+        (json!({}), json!({"to": [{"namespaceSelector": {}}]})),
+        (json!({"modelPorts": [8000]}), json!({"ports": port})),
+        (json!({"modelCidrs": ["10.1.0.0/16"], "modelPorts": [8000]}), json!({"to": [outside], "ports": port})),
+        (json!({"modelNamespaces": ["models"], "modelCidrs": ["10.1.0.0/16"]}), json!({"to": [models, outside]})),
+    ] {
+        assert_eq!(egress(policy), [names.clone(), expected]);
+    }
+}
+
+#[test]
+fn a_release_of_any_name_has_a_service_that_may_be_called_so() {
+    for (release, expected) in [
+        ("attache", "attache"),
+        ("my.release", "my-release-attache"),
+        ("attache.eu", "attache-eu"),
+        ("2nd", "attache-2nd-attache"),
+    ] {
+        let objects = objects(&templates_of(release, &least()).unwrap());
+        assert_eq!(objects["Service"]["metadata"]["name"], expected);
+        assert_eq!(objects["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"], expected);
+    }
+}
+
+#[test]
+fn the_renderers_pods_are_probed_as_the_charts_are() {
+    let example = place("envoy-config/examples/unified-endpoint.yaml");
+    let mut render = tools::attache().unwrap();
+    render.args(["render", "envoy-gateway"]).arg(example).args(["--gateway", "proxies/llm", "--sidecar", "deployment"]);
+    let output = render.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let theirs = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let objects = rendered(&least()).unwrap();
+    let ours = container(&objects);
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        // One names its port, the other says it.
+        let plain = |container: &Value| {
+            let mut probe = container[probe].clone();
+            forget(&mut probe, &["port"]);
+            probe
+        };
+        assert_eq!(plain(ours), plain(theirs), "{probe}");
+        assert!(ours[probe]["timeoutSeconds"].is_u64(), "{probe}");
     }
 }
 
