@@ -22,9 +22,13 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
  && install -D -t /out/ target/release/attache target/release/attache-model-server \
         target/wasm32-wasip1/release/attache_wasm_filter.wasm
 
-# ── What both images stand on: a C library and a shell, nobody's root ───────────────────────────────────────────────────
+# ── What both images stand on: a C library, a shell and certificates, nobody's root ───────────────────────────────────────────────────
 
+# The certificates are of the authorities by which a Redis (rediss://) is trusted where no --redis-ca names others.
 FROM debian:${DEBIAN}-slim AS base
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends ca-certificates \
+ && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --no-create-home attache
 
 # ── The simulated model server ──────────────────────────────────────────────────────────────────────────────────────────
