@@ -255,6 +255,8 @@ fn a_secret_reaches_no_config_map_however_it_is_written() {
         "kind: >-\n  Secret\n",
         "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n- kind: Secret\n",
         "kind: List\nitems: [{kind: List, items: [{kind: Secret}]}]\n",
+        "kind: Secret\ndata: {a: b}\napiVersion: v1\nkind: AIGatewayRoute\n",
+        "kind: AIGatewayRoute\n---kind: Secret\ndata: {a: b}\n",
         "kind: SecretList\nitems: [{data: {a: b}}]\n",
     ] {
         let error = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap_err();

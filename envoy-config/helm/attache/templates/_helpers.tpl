@@ -40,6 +40,10 @@ cannot read may be one.
 {{- define "attache.withoutSecrets" -}}
 {{- $name := .name }}
 {{- $lines := regexReplaceAll "\r\n?" .text "\n" | trimPrefix "\ufeff" }}
+{{- /* Where the line between two documents is missing, or is not alone, the second `kind` hides the first. */}}
+{{- if regexMatch "(?m)^(?:---)?[\"']?kind[\"']?[ \\t]*:[ \\t]*[\"']?Secret[\"']?[ \\t]*(?:#|$)" $lines }}
+{{- include "attache.withoutSecret" (dict "name" $name "object" (dict "kind" "Secret")) }}
+{{- end }}
 {{- range $text := regexSplit "(?m)^(?:---|\\.\\.\\.)(?:[ \t]|$)" $lines -1 }}
 {{- /* Directives stand before the line that begins their document. */}}
 {{- $document := regexMatch "^(?:(?:%|[ \\t]*#)[^\n]*\n|[ \\t]*\n)*$" (print $text "\n") | ternary dict (fromYaml $text) }}
