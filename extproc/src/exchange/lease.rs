@@ -196,7 +196,7 @@ impl Lease {
         // An event is withheld only when the store has just been asked: others may have given back in the meantime.
         if progress == Progress::Withheld {
             let states = states.iter().copied().map(Some).collect();
-            self.end = Some(Refused { request: Arc::clone(&growth.to), by, states }.error());
+            self.end = Some(Refused { request: Arc::clone(&growth.to), by, states }.error_of_answer());
         }
     }
 
@@ -375,7 +375,7 @@ mod tests {
         lease.answered(&last, &refused(550), 350, Progress::Withheld);
         let error = lease.end().unwrap();
         assert_eq!(error.kind, ErrorKind::RateLimited);
-        assert!(error.message.contains("Limit 1000, Used 550, Requested 706."), "{}", error.message);
+        assert!(error.message.contains("Limit 1000. The answer ends here"), "{}", error.message);
     }
 
     #[test]

@@ -22,6 +22,14 @@ impl Refused {
         }
     }
 
+    /// The error behind an answer that may not go on. The request itself was admitted.
+    pub fn error_of_answer(&self) -> ApiError {
+        match longest(self.standings()) {
+            Some(refusal) => ApiError { kind: refusal.kind(), message: refusal.message_of_answer(), param: None },
+            None => self.error(),
+        }
+    }
+
     /// After which asking again may help.
     pub fn retry_after(&self) -> Duration {
         longest(self.standings()).map_or(RETRY_WHILE_HELD, |refusal| refusal.retry_after)
@@ -90,18 +98,27 @@ impl Refusal<'_> {
         }
     }
 
-    /// The message, but for what to do.
-    pub(super) fn reason(&self) -> String {
-        let limit = &self.hold.limit;
+    fn message_of_answer(&self) -> String {
+        let limit = amount(&self.hold.limit.quantity, self.hold.ceiling);
+        let reason = format!("{}: Limit {limit}. The answer ends here, for nothing more is left for it.", self.what());
+        with_wait(&reason, self.retry_after)
+    }
+
+    /// What is reached, and for whom.
+    fn what(&self) -> String {
         let reached = match self.kind() {
             ErrorKind::QuotaExhausted => "Quota used up",
             _ => "Rate limit reached",
         };
-        let read = |count: u64| amount(&limit.quantity, count);
+        format!("{reached} for {} on {}", subject(&self.hold.limit.per), measure(&self.hold.limit))
+    }
+
+    /// The message, but for what to do.
+    pub(super) fn reason(&self) -> String {
+        let read = |count: u64| amount(&self.hold.limit.quantity, count);
         format!(
-            "{reached} for {} on {}: Limit {}, Used {}, Requested {}.",
-            subject(&limit.per),
-            measure(limit),
+            "{}: Limit {}, Used {}, Requested {}.",
+            self.what(),
             read(self.hold.ceiling),
             read(self.state.used().saturating_add(self.state.held)),
             read(self.hold.estimate),

@@ -336,7 +336,7 @@ fn where_there_is_no_more_the_rest_is_delivered_and_the_stream_ends_with_the_lim
         let error = cut_after(&seen, &format!("{OPENING}{}", tokens(550)));
         assert_eq!(error["error"]["code"], "rate_limit_exceeded");
         let message = error["error"]["message"].as_str().unwrap();
-        assert!(message.contains(&format!("Limit {}, Used 0, ", PROMPT + 550)), "{message}");
+        assert!(message.contains(&format!("Limit {}. The answer ends here", PROMPT + 550)), "{message}");
         // What was delivered, and the prompt as it was estimated; the usage that nobody saw does not count.
         assert_eq!(table.charged(), [2 + 550]);
         if size != text.len() {
