@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span};
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use super::diagnostic::{Diagnostic, Location, Source};
 
@@ -175,7 +175,9 @@ impl<'a> Builder<'a> {
             Event::DocumentStart(..) => self.anchors.clear(),
             Event::Scalar(text, style, anchor, tag) => {
                 // The reader of a field knows the type it wants; of all tags only `!!str` says more than the text does.
-                let plain = style == ScalarStyle::Plain && !tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"));
+                // A document that is a tag alone is not empty: it was cut off.
+                let is_text = |tag: &Tag| self.open.is_empty() || tag.is_yaml_core_schema_tag("str");
+                let plain = style == ScalarStyle::Plain && !tag.is_some_and(|tag| is_text(&tag));
                 let value = if plain { Value::Plain(text.into()) } else { Value::Quoted(text.into()) };
                 self.close(Node { value, span }, anchor)?;
             }
@@ -275,7 +277,7 @@ impl<'a> Builder<'a> {
             },
             None => {
                 let diagnostics = std::mem::take(&mut self.diagnostics);
-                if !node.is_null() {
+                if !node.is_null() || anchor != 0 {
                     self.documents.push(Document { source: Arc::clone(self.source), root: node, diagnostics });
                 }
             }

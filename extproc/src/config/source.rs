@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::diagnostic::{Diagnostic, Location, Severity, Source};
 use super::node::{self, Document};
-use super::resource::Secrets;
+use super::resource::{LIST, Secrets};
 use super::secret_files;
 
 /// Everything that was read, before anyone asked what it says.
@@ -71,6 +71,9 @@ pub(super) enum Presence {
 
 /// A file larger than this holds something other than configuration. (A ConfigMap ends at 1 MiB.)
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What some editors begin a text with.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Reads files, and directories of files. What cannot be read is a diagnostic, which [`compile`](super::compile) passes on.
 pub fn load(paths: &[PathBuf]) -> Documents {
@@ -191,7 +194,7 @@ impl Documents {
         self.mark(name);
         self.mark(&text);
         let source = Arc::new(Source::new(name, text));
-        if source.inner().trim().is_empty() {
+        if source.inner().trim_start_matches(BYTE_ORDER_MARK).trim().is_empty() {
             // Whoever writes a file in place, or runs out of disk, leaves it empty for a moment or for good.
             let empty = Diagnostic::error(&Location::new(&source, 0..0), "this file is empty: it may be half written");
             self.diagnostics.push(empty.with_help("write what belongs there, or remove the file"));
@@ -201,10 +204,16 @@ impl Documents {
         let parsed = node::parse(&source);
         if let Some(broken) = parsed.broken {
             self.diagnostics.push(broken);
-            self.lost.push(Lost::from_text(&source));
+            self.lost.push(Lost::from_broken_text(&source));
         } else if parsed.documents.is_empty() {
-            self.diagnostics
-                .push(Diagnostic::warning(&Location::new(&source, 0..0), "there is no document in this file"));
+            let here = Location::new(&source, 0..0);
+            if is_commentary(source.inner()) {
+                self.diagnostics.push(Diagnostic::warning(&here, "there is no document in this file"));
+            } else {
+                let error = Diagnostic::error(&here, "there is no document in this file: it may be half written");
+                self.diagnostics.push(error.with_help("write what belongs there, or remove the file"));
+                self.lost.push(Lost::whole(Path::new(name)));
+            }
         }
         self.documents.extend(parsed.documents);
     }
@@ -228,10 +237,38 @@ impl Lost {
             path: PathBuf::from(source.name()),
             client_keys: presence(&["clientkey"]),
             // Plurals and slips of the end included.
-            limits: presence(&["tokenlimit", "quotapol", "io.envoy.ai_gateway"]),
+            limits: presence(&["tokenlimit", "quotapol", "backendtraffic", "io.envoy.ai_gateway"]),
             credentials: presence(&["backendsecur"]),
         }
     }
+
+    /// This text is not YAML. Its words tell what was in it, unless it ends before they do.
+    fn from_broken_text(source: &Source) -> Self {
+        if ends_in_a_known_kind(source.inner()) {
+            return Self::from_text(source);
+        }
+        Self::whole(Path::new(source.name()))
+    }
+}
+
+/// Whether the last document of a text says in full what kind it is of, and is not the first half of a separator. Documents in
+/// the flow style and Lists say nothing that could be found without reading them.
+fn ends_in_a_known_kind(text: &str) -> bool {
+    let is_cut_separator = text.lines().next_back().is_some_and(|line| matches!(line, "-" | "--"));
+    let mut lines = text.split_inclusive('\n').rev().take_while(|line| !line.starts_with("---"));
+    let has_kind = lines.any(|line| {
+        let kind = line.strip_suffix('\n').and_then(|line| line.strip_prefix("kind:")).map_or("", str::trim);
+        !kind.is_empty() && kind != LIST && kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
+    has_kind && !is_cut_separator
+}
+
+/// Whether nothing but comments is there.
+fn is_commentary(text: &str) -> bool {
+    text.trim_start_matches(BYTE_ORDER_MARK)
+        .lines()
+        .map(str::trim_start)
+        .all(|line| line.is_empty() || line.starts_with('#'))
 }
 
 fn is_visible_yaml(path: &Path) -> bool {

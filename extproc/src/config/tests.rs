@@ -2,6 +2,7 @@
 
 mod affinity;
 mod bad_input;
+mod cut_off;
 mod grants;
 mod limits;
 mod migration;
@@ -270,7 +271,7 @@ fn a_missing_backend_costs_a_rule_only_that_target() {
 fn a_syntax_error_leaves_the_documents_before_it_and_the_other_files_served() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| std::fs::write(directory.path().join(name), text).unwrap();
-    write("a.yaml", backend("a", 1) + &route("first", "m", "a") + "kind: [");
+    write("a.yaml", backend("a", 1) + &route("first", "m", "a") + "kind: AIGatewayRoute\nspec: [");
     write("b.yaml", route("second", "n", "a"));
     let outcome = compile(load(&[directory.path().to_owned()]), Settings::default(), 1, None).unwrap();
     assert_eq!(models(&outcome.config), ["m", "n"]);
@@ -327,7 +328,8 @@ fn the_gate_is_open_only_where_no_client_key_can_have_been_meant() {
     let shut = Access::Keys(Vec::new());
     let routes = backend("a", 1) + &route("r", "m", "a");
     assert_eq!(access(&routes), Access::Open);
-    assert_eq!(access(&(routes.clone() + "]")), Access::Open);
+    assert_eq!(access(&(routes.clone() + "kind: AIGatewayRoute\nspec: [")), Access::Open);
+    assert_eq!(access(&(routes.clone() + "kind: [")), shut);
     assert_eq!(access(&(routes.clone() + &client_key("sha256: wrong"))), shut);
     assert_eq!(access(&(routes.clone() + &client_key("sha256: {").replace("---", ""))), shut);
     assert_eq!(access(&(routes.clone() + "---\n" + &client_key("").replace("ClientKey", "ClientKeys"))), shut);

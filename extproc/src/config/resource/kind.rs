@@ -65,8 +65,26 @@ const ENVOY_GATEWAY_KINDS: [&str; 9] = [
 ];
 const ATTACHE_KINDS: [&str; 3] = ["CacheAffinityPolicy", "ClientKey", "TokenLimitPolicy"];
 
+/// The kinds without which more is allowed than with them.
+pub(super) const GUARDS: [&str; 5] =
+    ["BackendSecurityPolicy", "BackendTrafficPolicy", "ClientKey", "QuotaPolicy", "TokenLimitPolicy"];
+
+/// Objects in one, of any kind.
+pub(in crate::config) const LIST: &str = "List";
+
+/// Whether a kind may be what is left of one of those.
+pub(super) fn begins_a_guard(kind: &str) -> bool {
+    GUARDS.iter().chain([&LIST]).any(|guard| guard.starts_with(kind))
+}
+
 impl<'a> Kind<'a> {
     pub(super) fn of(api_version: &'a str, kind: &str) -> Result<Self, Misnamed> {
+        let groups = [AI_GATEWAY, ATTACHE, ENVOY_GATEWAY];
+        // Of the core group as it stands, it would be somebody else's.
+        if let Some(group) = groups.into_iter().find(|group| group.starts_with(api_version)) {
+            let message = format!("{} is no group and version", quote(api_version));
+            return Err(Misnamed { message, help: format!("write `apiVersion: {group}/v1alpha1`") });
+        }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let (kinds, versions): (&[&str], &[&str]) = match group {
             AI_GATEWAY => (&AI_GATEWAY_KINDS, &["v1alpha1", "v1beta1"]),
@@ -119,6 +137,10 @@ impl<'a> Kind<'a> {
         Ok(match group {
             "" if kind == "Secret" => Self::Secret,
             "" if kind == "ConfigMap" => Self::ConfigMap,
+            "" if LIST.starts_with(kind) => {
+                let message = format!("{} is no list of objects", quote(kind));
+                return Err(Misnamed { message, help: format!("write `apiVersion: v1` and `kind: {LIST}`") });
+            }
             "" | "apps" | GATEWAY_API => Self::NotOurs,
             _ => Self::Foreign { group },
         })

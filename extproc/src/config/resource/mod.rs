@@ -41,7 +41,7 @@ pub(super) use cache_affinity::{
 pub(super) use client_key::{ClientKey, MAX_KEY_LABELS, MAX_KEY_VALUE_BYTES, RoutePattern};
 pub(super) use config_map::ConfigMaps;
 pub(super) use grant::ReferenceGrant;
-pub(super) use kind::{AI_GATEWAY, ATTACHE, ENVOY_GATEWAY};
+pub(super) use kind::{AI_GATEWAY, ATTACHE, ENVOY_GATEWAY, LIST};
 use kind::{Kind, Misnamed};
 pub(super) use limit::{MAX_AMOUNT, MAX_CONDITION_BYTES, MAX_PRICED_MODELS, MAX_UNITS, PriceTable};
 pub(super) use quota::{QuotaPolicy, QuotaSpec};
@@ -249,8 +249,14 @@ enum Extent {
 impl Reader {
     fn read_object(&mut self, source: &Arc<Source>, node: &Node, text: Text) {
         if is_list(node) {
-            if let Some(Value::Sequence(items)) = node.get("items").map(|items| &items.value) {
-                items.iter().for_each(|item| self.read_object(source, item, text));
+            match node.get("items").map(|items| &items.value) {
+                Some(Value::Sequence(items)) => items.iter().for_each(|item| self.read_object(source, item, text)),
+                _ => {
+                    let here = Log::new(source).location(node);
+                    let warning = Diagnostic::warning(&here, "this List has no list of `items`");
+                    self.read.diagnostics.push(warning.with_help("write its objects under `items`, or remove it"));
+                    self.lose(source, Extent::Whole);
+                }
             }
             return;
         }
@@ -266,10 +272,9 @@ impl Reader {
             return;
         }
         self.read.objects += 1;
-        if self.read_kind(node, text, &mut log).is_none() {
-            // Without a kind or a name nobody knows what this was; of our group, it may be anything.
-            let group = node.get("apiVersion").and_then(Node::text).and_then(|version| version.split('/').next());
-            self.lose(source, if group == Some(kind::ATTACHE) { Extent::Whole } else { Extent::Named });
+        let known = self.read_kind(node, text, &mut log);
+        if let Some(extent) = extent_of_loss(node, known) {
+            self.lose(source, extent);
         }
         self.read.diagnostics.extend(log.into_findings());
     }
@@ -369,6 +374,19 @@ impl<T: Spec> Catalog<T> {
     }
 }
 
+/// How much is lost with an object, if anything is. A text that was cut off may end anywhere in one: in the name of a group or of a
+/// kind, or before the namespace that says what a policy is about.
+fn extent_of_loss(node: &Node, known: Option<()>) -> Option<Extent> {
+    let text = |field| node.get(field).filter(|value| !value.is_null()).and_then(Node::text);
+    let (Some(api_version), Some(kind)) = (text("apiVersion"), text("kind")) else { return Some(Extent::Whole) };
+    if known.is_none() {
+        let is_ours = api_version.split('/').next() == Some(kind::ATTACHE);
+        return Some(if is_ours || kind::begins_a_guard(kind) { Extent::Whole } else { Extent::Named });
+    }
+    let has_spec = node.get("spec").is_some_and(|spec| !spec.is_null());
+    (kind::GUARDS.contains(&&**kind) && !has_spec).then_some(Extent::Named)
+}
+
 /// Whether it has any of the fields by which objects are known. Values of Helm charts and settings of other programs, which
 /// stand beside manifests, have none.
 fn is_object(node: &Node) -> bool {
@@ -378,7 +396,7 @@ fn is_object(node: &Node) -> bool {
 
 fn is_list(node: &Node) -> bool {
     let text = |field| node.get(field).and_then(Node::text).map(|text| &**text);
-    text("apiVersion") == Some("v1") && text("kind") == Some("List")
+    text("apiVersion") == Some("v1") && text("kind") == Some(kind::LIST)
 }
 
 struct TypeMeta {

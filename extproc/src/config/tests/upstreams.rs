@@ -208,13 +208,13 @@ fn no_report_has_a_key_in_it_whatever_is_wrong_beside_it() {
             let mut out = Vec::new();
             check(&[file], Settings::default(), style, &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
-            assert!(!out.contains("nobody") && !out.contains("c2st"), "{text}\n{out}");
+            assert!(!out.contains("by-nobody") && !out.contains("c2st"), "{text}\n{out}");
         }
         let documents = Documents::from_text("test.yaml", &text).with_secrets(None);
         let shown = format!("{documents:?}");
         let outcome = compile(documents, Settings::default(), 1, None).unwrap();
         let shown = format!("{shown} {outcome:?}");
-        assert!(!shown.contains("nobody") && !shown.contains("c2st"), "{shown}");
+        assert!(!shown.contains("by-nobody") && !shown.contains("c2st"), "{shown}");
     }
 }
 
