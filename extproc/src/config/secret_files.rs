@@ -52,7 +52,12 @@ fn children(directory: &Path) -> impl Iterator<Item = (Arc<str>, PathBuf)> + use
 /// `None` where there is no such file: the Secret has other entries.
 fn key_at(path: &Path) -> Option<Kept> {
     let mut text = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(2 * MAX_KEY_BYTES as u64).read_to_end(&mut text));
+    let open = || match fs::metadata(path)?.is_file() {
+        true => fs::File::open(path),
+        // To open a pipe would wait for its writer.
+        false => Err(io::Error::other("it is not a regular file")),
+    };
+    let read = open().and_then(|file| file.take(2 * MAX_KEY_BYTES as u64).read_to_end(&mut text));
     match read {
         Ok(_) if text.len() == 2 * MAX_KEY_BYTES => Some(Err(NotAKey::TooLong.into())),
         Ok(_) => Some(ApiKey::parse(&text).map_err(KeyFault::from)),
@@ -93,7 +98,12 @@ mod tests {
         write("default/empty/apiKey", "\n");
         write("stray", "-");
 
+        fs::create_dir_all(here.path().join("default/device")).unwrap();
+        symlink("/dev/zero", here.path().join("default/device/apiKey")).unwrap();
+
         let mut found = read(here.path());
+        let not_a_file = KeyFault::Unreadable(Arc::from("it is not a regular file"));
+        assert_eq!(found.remove(&name("default", "device")), Some(Err(not_a_file)));
         assert_eq!(found.remove(&name("default", "empty")), Some(Err(KeyFault::NotAKey(NotAKey::Empty))));
         let key = |text: &str| Ok(ApiKey::parse(text.as_bytes()).unwrap());
         let expected = [
@@ -102,7 +112,7 @@ mod tests {
             (name("team", "projected"), key("sk-projected")),
         ];
         assert_eq!(found, BTreeMap::from(expected));
-        assert_eq!(directories(here.path()).len(), 1 + 2 + 5);
+        assert_eq!(directories(here.path()).len(), 1 + 2 + 6);
     }
 
     #[test]

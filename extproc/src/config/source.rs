@@ -177,6 +177,10 @@ impl Documents {
     }
 
     fn read_file(&mut self, path: &Path) -> io::Result<()> {
+        // To open a pipe waits for its writer, and a device may have no end.
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
         let mut text = String::new();
         fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
         if text.len() as u64 > MAX_FILE_BYTES {

@@ -73,6 +73,20 @@ fn the_documents_of_a_text_share_what_aliases_may_add() {
 }
 
 #[test]
+fn a_pipe_and_a_device_are_not_read_and_may_have_had_a_key_in_them() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a.yaml"), backend("b", 80) + &route("r", "m", "b")).unwrap();
+    let [pipe, device] = ["pipe.yaml", "zero.yaml"].map(|name| directory.path().join(name));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
+    let outcome = compile(load(&[directory.path().to_owned()]), Settings::default(), 1, None).unwrap();
+    let message = |path: &Path| format!("cannot read {}: it is not a regular file", path.display());
+    assert_eq!(errors(&outcome), [message(&pipe), message(&device)]);
+    assert_eq!(models(&outcome.config), ["m"]);
+    assert_eq!(outcome.config.gate_config.access, Access::Keys(Vec::new()));
+}
+
+#[test]
 fn a_mistake_that_aliases_repeat_is_not_told_a_million_times() {
     let headers = format!("headers: [&h {{}}{}]", ", *h".repeat(5_000));
     let text = route("r", "m", "b").replace("headers: [{name: x-ai-eg-model, value: m}]", &headers);
