@@ -49,6 +49,12 @@ impl FromNode for ServiceBackend {
 
 fn read_backend_ref(node: &Node, log: &mut Log) -> Option<Reference> {
     Fields::read(node, log, |fields| {
+        if is_service(node) {
+            fields.accept(&["group", "kind", "name", "namespace", "port"]);
+            let message = "without a `kind` this is a Service, which is not supported yet: this backend is left out";
+            fields.leave_out(message, SERVERS_IN_A_BACKEND);
+            return None;
+        }
         fields.accept(&["port"]);
         let backend = fields.take_with("kind", read_kind);
         if fields.has("kind") && backend.is_none() {
@@ -60,12 +66,22 @@ fn read_backend_ref(node: &Node, log: &mut Log) -> Option<Reference> {
     })
 }
 
+/// Whether the Gateway API takes this for a Service, which is its default: it wants a port for Services, and Backends have their own.
+/// `{name: ...}` alone is short for a Backend here.
+fn is_service(node: &Node) -> bool {
+    let field = |name| node.get(name).filter(|value| !value.is_null());
+    let group = field("group").and_then(Node::text).map(|group| &**group);
+    field("kind").is_none() && (group == Some("") || group.is_none() && field("port").is_some())
+}
+
+const SERVERS_IN_A_BACKEND: &str =
+    "list its servers in a Backend; of a Service, `fqdn: {hostname: NAME.NAMESPACE.svc, port: ...}` will do";
+
 /// A Service or an InferencePool stands for addresses that Kubernetes alone knows.
 fn read_kind(node: &Node, log: &mut Log) -> Option<()> {
     if let Some(kind) = node.text().filter(|kind| matches!(&***kind, "Service" | "InferencePool")) {
-        let help =
-            "list its servers in a Backend; of a Service, `fqdn: {hostname: NAME.NAMESPACE.svc, port: ...}` will do";
-        return log.leave_out(node, format!("`{kind}` is not supported yet: this backend is left out"), help);
+        let message = format!("`{kind}` is not supported yet: this backend is left out");
+        return log.leave_out(node, message, SERVERS_IN_A_BACKEND);
     }
     one_of(node, log, &[("Backend", ())])
 }

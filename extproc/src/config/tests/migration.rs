@@ -98,6 +98,26 @@ fn a_backend_that_changes_to_a_provider_that_is_not_served_is_left_out_and_not_k
 }
 
 #[test]
+fn a_backend_ref_that_the_gateway_api_takes_for_a_service_is_left_out_with_a_warning() {
+    let text = backend("b", 80) + &route("r", "m", "b");
+    for (fields, is_service) in [
+        ("name: b", false),
+        ("name: b, kind: Backend, group: gateway.envoyproxy.io, port: 80", false),
+        ("name: b, group: gateway.envoyproxy.io, port: 80", false),
+        ("name: b, port: 80", true),
+        ("name: b, group: ''", true),
+        ("name: b, group: '', kind: Service, port: 80", true),
+        ("name: b, namespace: other, port: 80", true),
+    ] {
+        let outcome = compile_text(&text.replace("backendRef: {name: b}", &format!("backendRef: {{{fields}}}")), None);
+        assert_eq!(errors(&outcome), [""; 0], "{fields}");
+        assert_eq!(models(&outcome.config).is_empty(), is_service, "{fields}");
+        let told = outcome.diagnostics.iter().any(|finding| finding.message.ends_with("this backend is left out"));
+        assert_eq!(told, is_service, "{fields}");
+    }
+}
+
+#[test]
 fn text_that_is_no_object_leaves_the_gate_shut_only_where_it_may_have_held_a_key() {
     for (text, access) in [("values: {a: 1}\n", "open"), ("values: {note: our ClientKey moved}\n", "shut")] {
         let outcome = compile_text(text, None);
