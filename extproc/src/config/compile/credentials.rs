@@ -40,7 +40,17 @@ struct Attached {
     location: Location,
     secret: ObjectName,
     credentials: Credentials,
+    /// What to do where the key is not known.
+    way_out: &'static str,
 }
+
+/// Where there are errors.
+const MEND: &str = "mend its errors";
+/// Where nothing is wrong but that the key is elsewhere.
+const MOUNT: &str = "nothing is wrong if its Secret is mounted where `attache run --secrets-dir DIR` looks, as it is in what \
+     `attache render envoy-gateway` prints";
+/// Where the type of the policy is not served here.
+const LEAVE: &str = "leave these backends to Envoy AI Gateway, or give them a key";
 
 /// A policy, and the backends that it names.
 pub(super) struct BuiltPolicy {
@@ -110,7 +120,7 @@ impl<'a> CredentialStage<'a> {
         }
         let mut credentials = HashMap::new();
         let mut keys = BTreeMap::new();
-        let mut unknown: BTreeMap<String, (Vec<usize>, Location)> = BTreeMap::new();
+        let mut unknown: BTreeMap<String, (Vec<usize>, &Attached)> = BTreeMap::new();
         for (index, attached) in &self.attached {
             match &attached.credentials {
                 Credentials::Known(credential) => {
@@ -118,14 +128,15 @@ impl<'a> CredentialStage<'a> {
                 }
                 Credentials::Unknown | Credentials::NotNeeded => {
                     let asked_by = policy_text(&attached.policy);
-                    unknown.entry(asked_by).or_insert_with(|| (Vec::new(), attached.location.clone())).0.push(*index);
+                    unknown.entry(asked_by).or_insert_with(|| (Vec::new(), attached)).0.push(*index);
                 }
             }
             credentials.insert(*index, attached.credentials.clone());
         }
         if self.keys != Keys::Unneeded {
-            for (asked_by, (indices, location)) in unknown {
-                findings.extend(self.closed(&indices, &asked_by, Some(&location)));
+            for (asked_by, (indices, attached)) in unknown {
+                let told = self.closed(&indices, &asked_by, Some(&attached.location));
+                findings.extend(told.map(|told| told.with_help(attached.way_out)));
             }
         }
         for gap in &self.gaps {
@@ -139,7 +150,8 @@ impl<'a> CredentialStage<'a> {
             let meant = self.backends.list.iter().enumerate().filter(is_meant).map(|(index, _)| index);
             let closed: Vec<_> = meant.filter(|index| !credentials.contains_key(index)).collect();
             credentials.extend(closed.iter().map(|index| (*index, Credentials::Unknown)));
-            findings.extend(self.closed(&closed, &gap.asked_by, gap.location.as_ref()));
+            let told = self.closed(&closed, &gap.asked_by, gap.location.as_ref());
+            findings.extend(told.map(|told| told.with_help(gap.way_out())));
         }
         let secrets = self.attached.values().map(|attached| attached.secret.clone()).collect();
         Keyed { credentials, keys, secrets }
@@ -240,7 +252,7 @@ impl<'a> CredentialStage<'a> {
             Some(location) => Diagnostic::warning(location, message),
             None => Diagnostic::general(Severity::Warning, message),
         };
-        Some(warning.with_help("mend its errors").following_from_another())
+        Some(warning.following_from_another())
     }
 }
 
@@ -253,13 +265,17 @@ impl Stage for CredentialStage<'_> {
         let attached = match &spec.key {
             Some(key) => {
                 let secret = key.secret.seen_from(name);
-                let credentials = self.credentials(key, name, &secret, findings);
-                Attached { policy, location: key.secret.location.clone(), secret, credentials }
+                let mut found = Vec::new();
+                let credentials = self.credentials(key, name, &secret, &mut found);
+                let way_out = if found.iter().any(Diagnostic::is_error) { MEND } else { MOUNT };
+                findings.append(&mut found);
+                Attached { policy, location: key.secret.location.clone(), secret, credentials, way_out }
             }
             // Of a type that is not served here: its backends are to have something that nobody here can give them.
             None => {
                 let location = spec.targets.iter().flatten().next()?.location.clone();
-                Attached { policy, location, secret: name.clone(), credentials: Credentials::Unknown }
+                let credentials = Credentials::Unknown;
+                Attached { policy, location, secret: name.clone(), credentials, way_out: LEAVE }
             }
         };
         let mut built = BuiltPolicy { targets: Vec::new(), attached, gaps: Vec::new() };
@@ -321,6 +337,10 @@ impl Gap {
     fn of_lost(path: &Path) -> Self {
         let asked_by = format!("what could not be read in {}", path.display());
         Self { reach: Reach::NewBackends { of: None }, asked_by, location: None }
+    }
+
+    fn way_out(&self) -> &'static str {
+        if self.location.is_some() { MEND } else { "mend what could not be read" }
     }
 }
 

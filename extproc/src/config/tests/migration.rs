@@ -68,6 +68,32 @@ fn a_backend_whose_credential_is_not_served_gets_no_requests() {
 }
 
 #[test]
+fn the_help_beside_a_503_says_what_is_to_be_done_about_its_cause() {
+    let world = backend("b", 80) + &route("r", "m", "b");
+    let policy = |fields: &str| {
+        format!(
+            "apiVersion: aigateway.envoyproxy.io/v1beta1\nkind: BackendSecurityPolicy\nmetadata: {{name: p}}\n\
+             spec: {{targetRefs: [{{group: aigateway.envoyproxy.io, kind: AIServiceBackend, name: b}}], {fields}}}\n"
+        )
+    };
+    let key = |name: &str| policy(&format!("type: APIKey, apiKey: {{secretRef: {{{name}}}}}"));
+    for (text, wanted) in [
+        (key("name: k"), "nothing is wrong if its Secret is mounted"),
+        (key("name: k, namespace: other"), "mend its errors"),
+        (key("name: 7"), "mend its errors"),
+        (policy("type: AWSCredentials, awsCredentials: {region: r}"), "leave these backends to Envoy AI Gateway"),
+        ("kind: [".to_owned(), "mend what could not be read"),
+    ] {
+        let documents = Documents::from_text("test.yaml", &(world.clone() + &text)).with_secrets_if_named(None);
+        let outcome = compile(documents, Settings::default(), 1, None).unwrap();
+        let closed: Vec<_> =
+            outcome.diagnostics.iter().filter(|finding| finding.message.contains("get 503: the key")).collect();
+        let [closed] = &*closed else { panic!("{text}: {closed:?}") };
+        assert!(closed.help.as_ref().unwrap().starts_with(wanted), "{text}: {closed:?}");
+    }
+}
+
+#[test]
 fn a_secret_that_is_nowhere_is_an_error_once_it_is_said_where_secrets_are() {
     let file = testdata("migration").join("credentials.yaml");
     let directory = tempfile::tempdir().unwrap();

@@ -216,8 +216,8 @@ fn message(gap: &Gap, closed: &[Closed]) -> String {
 fn told(gap: &Gap, closed: &[Closed]) -> Diagnostic {
     let message = message(gap, closed);
     let warning = match &gap.location {
-        Some(location) => Diagnostic::warning(location, message),
-        None => Diagnostic::general(Severity::Warning, message),
+        Some(location) => Diagnostic::warning(location, message).with_help("mend its errors"),
+        None => Diagnostic::general(Severity::Warning, message).with_help("mend what could not be read"),
     };
-    warning.with_help("mend its errors").following_from_another()
+    warning.following_from_another()
 }
