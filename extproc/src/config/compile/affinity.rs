@@ -1,6 +1,6 @@
 //! CacheAffinityPolicy into the policy of each backend.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Stage;
@@ -8,9 +8,9 @@ use super::backends::{Replicas, ServiceBackends, fitting_mode};
 use super::reference::Index;
 use super::routes::Routes;
 use crate::affinity::{AffinityPolicy, Canon, PlacementMode};
-use crate::config::diagnostic::{Diagnostic, Location};
+use crate::config::diagnostic::{Diagnostic, Location, Severity};
 use crate::config::model::{self, ObjectName};
-use crate::config::resource::{AffinityTarget, CacheAffinityPolicy, MetricsSpec};
+use crate::config::resource::{AffinityTarget, CacheAffinityPolicy, Catalog, MetricsSpec, ServiceBackend};
 use crate::config::value::HeaderName;
 
 /// CacheAffinityPolicies onto backends.
@@ -43,9 +43,14 @@ impl<'a> AffinityStage<'a> {
         Self { replicas, backends, routes, attached: HashMap::new() }
     }
 
-    /// The policies by backend, where one is attached.
-    pub(super) fn finish(self, findings: &mut Vec<Diagnostic>) -> HashMap<usize, Arc<AffinityPolicy>> {
+    /// The policies by backend, where one is attached. `read` is where the backends stand.
+    pub(super) fn finish(
+        self,
+        read: &Catalog<ServiceBackend>,
+        findings: &mut Vec<Diagnostic>,
+    ) -> HashMap<usize, Arc<AffinityPolicy>> {
         self.report_shared_pools(findings);
+        self.report_clear_text(read, findings);
         self.attached.into_iter().map(|(backend, attachment)| (backend, attachment.policy)).collect()
     }
 
@@ -62,6 +67,35 @@ impl<'a> AffinityStage<'a> {
             if let Some(here) = attached.or(attached_other).filter(|_| policy.pool_part() != other_policy.pool_part()) {
                 findings.push(split(backend, policy, other, other_policy, &here.location));
             }
+        }
+    }
+
+    /// Metrics pages are read in clear text, where requests go by TLS too: the port of the endpoints is hardly right for them then,
+    /// and a provider has none.
+    fn report_clear_text(&self, read: &Catalog<ServiceBackend>, findings: &mut Vec<Diagnostic>) {
+        let mut seen = HashSet::new();
+        for (index, backend) in self.backends.list.iter().enumerate() {
+            let attached = self.attached.get(&index);
+            let policy = attached.map_or(&*backend.affinity, |attached| &*attached.policy);
+            let is_at_their_port = policy.scraping.as_ref().is_some_and(|scraping| scraping.port.is_none());
+            // Of several that share a pool, the policy of the first holds.
+            if !seen.insert(&*backend.cluster) || backend.tls.is_none() || !is_at_their_port {
+                continue;
+            }
+            let message = format!(
+                "metrics pages of the Backend {} are asked for in clear text, though it has TLS",
+                backend.cluster
+            );
+            let location = attached
+                .map(|attached| &attached.location)
+                .or_else(|| read.find(&backend.name).map(|object| &object.location));
+            let warning = match location {
+                Some(location) => Diagnostic::warning(location, message),
+                None => Diagnostic::general(Severity::Warning, message),
+            };
+            findings.push(warning.with_help(
+                "attach a CacheAffinityPolicy with `metrics: {engine: none}`, or one that names the `port` where they are in clear text",
+            ));
         }
     }
 

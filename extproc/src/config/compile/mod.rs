@@ -93,7 +93,7 @@ pub fn compile(
     let limiting = stage.finish();
     let mut stage = AffinityStage::new(&replicas, &service_backends, &routes);
     let cache_affinities_kept = build.run(&mut stage, &resources.cache_affinities, &previous.cache_affinities);
-    let affinities = stage.finish(&mut build.diagnostics);
+    let affinities = stage.finish(&service_backends_kept, &mut build.diagnostics);
     let mut stage = KeyStage::new(&routes);
     let client_keys_kept = build.run(&mut stage, &resources.client_keys, &previous.client_keys);
     let (access, guard) = stage.finish(&resources.client_keys, &build.lost, previous.guard, &mut build.diagnostics);

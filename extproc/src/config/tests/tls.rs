@@ -130,3 +130,28 @@ fn https_in_clear_text_is_warned_of() {
     assert!(!warned(&server(&NAME.replace("443", "8443"), "")) && !warned(&server(IP, "")));
     assert!(!warned(&server(NAME, ", tls: {wellKnownCACertificates: System}")));
 }
+
+#[test]
+fn metrics_in_clear_text_beside_tls_are_warned_of_until_somebody_says_what_is_meant() {
+    let secure = server(NAME, ", tls: {wellKnownCACertificates: System}");
+    let warned = |text: &str| -> Vec<String> {
+        let outcome = compile_text(text, None);
+        assert_eq!(errors(&outcome), [""; 0], "{text}");
+        let about = outcome.diagnostics.iter().filter(|finding| finding.message.starts_with("metrics pages"));
+        about.map(|finding| finding.plain().to_string()).collect()
+    };
+    let affinity = |metrics: &str| {
+        format!(
+            "---\napiVersion: attache.dev/v1alpha1\nkind: CacheAffinityPolicy\nmetadata: {{name: p}}\n\
+             spec: {{targetRefs: [{{kind: Backend, name: x}}]{metrics}}}\n"
+        )
+    };
+    let [told] = &*warned(&secure) else { panic!() };
+    assert!(told.contains("the Backend default/x") && told.contains("`metrics: {engine: none}`"), "{told}");
+    assert_eq!(warned(&(secure.clone() + &affinity(""))).len(), 1);
+    assert_eq!(warned(&(secure.clone() + &affinity(", metrics: {engine: sglang}"))).len(), 1);
+    for said in ["{engine: none}", "{port: 9100}", "{engine: triton}"] {
+        assert_eq!(warned(&(secure.clone() + &affinity(&format!(", metrics: {said}")))), [""; 0], "{said}");
+    }
+    assert_eq!(warned(&server(NAME, "")), [""; 0]);
+}
