@@ -1,5 +1,6 @@
 //! The operator's documents as a ConfigMap, without Secrets.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -8,6 +9,7 @@ use super::error::GatewayError;
 use super::names::names;
 use super::object::{CONFIG_MAP, object};
 use super::options::GatewayOptions;
+use crate::config::model::ObjectName;
 use crate::config::{Config, DocumentText, published};
 
 /// Kubernetes's own bound, `MaxSecretSize`.
@@ -61,13 +63,16 @@ impl ConfigFiles {
         if bytes > MOST_BYTES {
             errors.push(GatewayError::ConfigMapTooLarge { bytes, most: MOST_BYTES });
         }
+        if options.runs_sidecar() {
+            errors.extend(secrets_of_one_name(&secrets));
+        }
         if !errors.is_empty() {
             return Err(errors);
         }
         let parts: Vec<Vec<&str>> =
             secrets.iter().map(|secret| vec!["secret", &*secret.namespace, &*secret.name]).collect();
         let volumes = names(&parts);
-        let secret = |(secret, volume): (&crate::config::model::ObjectName, String)| SecretFile {
+        let secret = |(secret, volume): (&ObjectName, String)| SecretFile {
             namespace: secret.namespace.as_ref().to_owned(),
             name: secret.name.as_ref().to_owned(),
             volume,
@@ -91,6 +96,17 @@ impl ConfigFiles {
         }
         object(CONFIG_MAP, options.sidecar_namespace(), &self.name, options, &comment, json!({"data": data}))
     }
+}
+
+/// A volume names a Secret without its namespace, which is the pod's: of two with one name, both paths would hold the same key,
+/// and one tenant's requests would go upstream with another's.
+fn secrets_of_one_name(secrets: &BTreeSet<ObjectName>) -> Vec<GatewayError> {
+    let mut namespaces: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for secret in secrets {
+        namespaces.entry(&secret.name).or_default().push(secret.namespace.as_ref().to_owned());
+    }
+    let several = namespaces.into_iter().filter(|(_, namespaces)| namespaces.len() > 1);
+    several.map(|(name, namespaces)| GatewayError::SecretsOfOneName { name: name.to_owned(), namespaces }).collect()
 }
 
 /// A key that Kubernetes takes and the sidecar reads, in the order in which the files were read.

@@ -107,6 +107,19 @@ pub enum GatewayError {
         /// The file.
         path: PathBuf,
     },
+    /// A pod has one Secret of a name.
+    #[error(
+        "Secrets {} are to be mounted, and a pod mounts Secrets of its own namespace alone, where only one can be called \
+         {name}: both upstreams would get the same key. Rename one, with the policy that names it, and apply both in the pod's \
+         namespace",
+        namespaces.iter().map(|namespace| format!("{namespace}/{name}")).collect::<Vec<_>>().join(" and ")
+    )]
+    SecretsOfOneName {
+        /// What they are all called.
+        name: String,
+        /// Where each of them is.
+        namespaces: Vec<String>,
+    },
     /// What a manifest would show to everybody who may read Deployments.
     #[error(
         "--redis has a password in it, and manifests are no place for one: write it into a Secret under the key `password`, name \

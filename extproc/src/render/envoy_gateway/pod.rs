@@ -140,11 +140,17 @@ pub(super) fn volumes(files: &ConfigFiles, options: &GatewayOptions) -> Vec<Valu
         volumes.push(json!({"name": REDIS_VOLUME, "secret": {"secretName": secret}}));
     }
     volumes.extend(files.secrets.iter().map(|secret| {
-        json!({
-            "# Left out of the ConfigMap: it has to be there, in the namespace of the pod.": null,
-            "name": secret.volume,
-            "secret": {"secretName": secret.name},
-        })
+        let comment = format!(
+            "# {}/{} of your documents. A pod mounts Secrets of its own namespace alone: apply it in namespace {}, by this name.",
+            secret.namespace,
+            secret.name,
+            options.sidecar_namespace(),
+        );
+        let mut volume = Map::new();
+        volume.insert(comment, Value::Null);
+        volume.insert("name".to_owned(), json!(secret.volume));
+        volume.insert("secret".to_owned(), json!({"secretName": secret.name}));
+        Value::Object(volume)
     }));
     volumes
 }

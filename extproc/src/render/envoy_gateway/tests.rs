@@ -420,6 +420,26 @@ fn secrets_are_left_out_of_the_config_map_and_mounted() {
 }
 
 #[test]
+fn two_secrets_of_one_name_are_refused_since_a_pod_would_mount_one_for_both() {
+    let secret = |namespace: &str, name: &str| ObjectName { namespace: namespace.into(), name: name.into() };
+    let mut config = replicas("vllm", PlacementMode::Endpoint, 1);
+    config.secrets.extend([secret("team-a", "openai-key"), secret("team-b", "openai-key"), secret("team-b", "other")]);
+    let namespaces = vec!["team-a".to_owned(), "team-b".to_owned()];
+    let refused = [GatewayError::SecretsOfOneName { name: "openai-key".to_owned(), namespaces }];
+    for sidecar in [SidecarForm::Container, deployment()] {
+        assert_eq!(errors(&config, &GatewayOptions { sidecar, ..options() }), refused);
+    }
+    assert!(refused[0].to_string().starts_with("Secrets team-a/openai-key and team-b/openai-key are to be mounted"));
+    // Whoever runs the sidecar elsewhere mounts them there.
+    assert!(manifests(&config, &[], &external("data/attache")).is_ok());
+
+    config.secrets.remove(&secret("team-b", "openai-key"));
+    let yaml = manifests(&config, &[], &options()).unwrap();
+    let comments: Vec<&str> = yaml.split_whitespace().filter(|word| *word != "#").collect();
+    assert!(comments.join(" ").contains("apply it in namespace envoy-gateway-system, by this name"), "{yaml}");
+}
+
+#[test]
 fn a_long_gateways_objects_have_names_that_kubernetes_takes() {
     let mut options = options();
     options.gateway = ObjectName { name: "g".repeat(253).into(), ..options.gateway };
