@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::error::GatewayError;
-use super::names::names;
+use super::names::name;
 use super::object::{CONFIG_MAP, object};
 use super::options::GatewayOptions;
 use crate::config::model::ObjectName;
@@ -69,16 +69,13 @@ impl ConfigFiles {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let parts: Vec<Vec<&str>> =
-            secrets.iter().map(|secret| vec!["secret", &*secret.namespace, &*secret.name]).collect();
-        let volumes = names(&parts);
-        let secret = |(secret, volume): (&ObjectName, String)| SecretFile {
+        let secret = |secret: &ObjectName| SecretFile {
             namespace: secret.namespace.as_ref().to_owned(),
             name: secret.name.as_ref().to_owned(),
-            volume,
+            volume: name(&["secret", &*secret.namespace, &*secret.name]),
         };
-        let secrets = secrets.iter().zip(volumes).map(secret).collect();
-        Ok(Self { name: options.named("config"), files, secrets })
+        let secrets = secrets.iter().map(secret).collect();
+        Ok(Self { name: options.named_across_namespaces("config"), files, secrets })
     }
 
     pub(super) fn config_map(&self, options: &GatewayOptions) -> Value {

@@ -28,7 +28,7 @@ pub(super) fn extension(
         objects.push(object(
             BACKEND,
             &options.gateway.namespace,
-            &sidecar_name(options),
+            &backend_name(options),
             options,
             comment,
             json!({"spec": spec}),
@@ -38,9 +38,14 @@ pub(super) fn extension(
     Ok(objects)
 }
 
-/// The Backend or Service of the sidecar, where it is ours.
-pub(super) fn sidecar_name(options: &GatewayOptions) -> String {
+/// The Backend of a sidecar that is a socket.
+fn backend_name(options: &GatewayOptions) -> String {
     options.named("sidecar")
+}
+
+/// The Service of a sidecar of ours, and what belongs to it.
+pub(super) fn sidecar_name(options: &GatewayOptions) -> String {
+    options.named_across_namespaces("sidecar")
 }
 
 fn policy(config: &Config, plan: &Plan<'_>, options: &GatewayOptions) -> Result<Value, GatewayError> {
@@ -113,7 +118,9 @@ fn ext_proc(options: &GatewayOptions) -> Value {
 fn sidecar_ref(options: &GatewayOptions) -> Value {
     let name = sidecar_name(options);
     let (name, port) = match &options.sidecar {
-        SidecarForm::Container => return json!({"group": ENVOY_GATEWAY, "kind": "Backend", "name": name}),
+        SidecarForm::Container => {
+            return json!({"group": ENVOY_GATEWAY, "kind": "Backend", "name": backend_name(options)});
+        }
         SidecarForm::Deployment { .. } => (&*name, EXTPROC_PORT),
         SidecarForm::External(service) => (&*service.name.name, service.port.get()),
     };

@@ -95,14 +95,14 @@ fn header(options: &GatewayOptions) -> String {
         "\
 # Manifests for Envoy Gateway v1.8 and v1.9, rendered by `attache render envoy-gateway` for the Gateway
 # {gateway}, which has to be there. Change the documents they were rendered from, not this file, and apply it with
-# `kubectl apply --server-side -f FILE`. All of it has the label app.kubernetes.io/instance={base}, by which to find what
-# a later rendering has no more.
+# `kubectl apply --server-side -f FILE`. All of it has the label app.kubernetes.io/instance={instance},
+# by which to find what a later rendering has no more.
 #
 # Before: Envoy Gateway's own configuration needs `extensionApis: {{enableBackend: true}}`. What you have to decide stands at
 # each object after `Decide`. What each field becomes in Envoy is told in docs/envoy-gateway.md.
 ",
         gateway = options.gateway,
-        base = options.base(),
+        instance = options.instance(),
     )
 }
 

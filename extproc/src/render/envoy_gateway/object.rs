@@ -57,14 +57,14 @@ pub(super) fn object(
 pub(super) fn labels(options: &GatewayOptions) -> Value {
     json!({
         "app.kubernetes.io/name": "attache",
-        "app.kubernetes.io/instance": options.base(),
+        "app.kubernetes.io/instance": options.instance(),
         "app.kubernetes.io/managed-by": "attache-render",
     })
 }
 
 /// By which the sidecar's own pods are found.
 pub(super) fn pod_labels(options: &GatewayOptions) -> Value {
-    json!({"app.kubernetes.io/name": "attache", "app.kubernetes.io/instance": options.base()})
+    json!({"app.kubernetes.io/name": "attache", "app.kubernetes.io/instance": options.instance()})
 }
 
 /// References of a policy to HTTPRoutes.

@@ -33,14 +33,25 @@ pub struct GatewayOptions {
 }
 
 impl GatewayOptions {
-    /// The beginning of all names.
+    /// The name of what is there once, in the Gateway's namespace.
     pub(super) fn base(&self) -> String {
-        names::name(&["attache", &self.gateway.name])
+        names::of_gateway(&self.gateway.name, None)
     }
 
-    /// The name of what is there once for each role.
+    /// The name of what is there once for each role, in the Gateway's namespace.
     pub(super) fn named(&self, role: &str) -> String {
-        names::name(&["attache", &self.gateway.name, role])
+        names::of_gateway(&self.gateway.name, Some(role))
+    }
+
+    /// By which everything of one rendering is found, wherever it is.
+    pub(super) fn instance(&self) -> String {
+        names::across_namespaces(&self.gateway, None)
+    }
+
+    /// The name of what is the sidecar's own, in a namespace that Gateways of other namespaces may use as well. It does not
+    /// depend on whether that is the Gateway's own: a Deployment's selector, which has [`Self::instance`], cannot be changed.
+    pub(super) fn named_across_namespaces(&self, role: &str) -> String {
+        names::across_namespaces(&self.gateway, Some(role))
     }
 
     /// Where the sidecar and its configuration live.

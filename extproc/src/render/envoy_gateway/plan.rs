@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::GatewayError;
-use super::names::names;
+use super::names::of_upstream;
 use super::options::GatewayOptions;
 use super::tls;
 use crate::affinity::PlacementMode;
@@ -184,15 +184,10 @@ fn timeout(cluster: &str, config: &Config) -> RuleTimeout {
 }
 
 fn groups<'c>(drafts: Vec<Draft<'c>>, options: &GatewayOptions) -> Vec<Group<'c>> {
-    let mut backend_names = backend_names(&drafts, options).into_iter();
     let mut by_policy: Vec<(Policy, Vec<Target<'c>>)> = Vec::new();
     for draft in drafts {
-        let chunks = draft.endpoints.chunks(ENDPOINTS_PER_BACKEND);
-        // As many names were made as there are chunks.
-        let backends =
-            chunks.zip(backend_names.by_ref()).map(|(chunk, name)| TargetBackend { name, endpoints: chunk.to_vec() });
-        let target =
-            Target { cluster: draft.cluster, backends: backends.collect(), timeout: draft.timeout, tls: draft.tls };
+        let backends = target_backends(&draft, options);
+        let target = Target { cluster: draft.cluster, backends, timeout: draft.timeout, tls: draft.tls };
         match by_policy.iter_mut().find(|(policy, _)| *policy == draft.policy) {
             Some((_, targets)) => targets.push(target),
             None => by_policy.push((draft.policy, vec![target])),
@@ -213,24 +208,16 @@ fn groups<'c>(drafts: Vec<Draft<'c>>, options: &GatewayOptions) -> Vec<Group<'c>
     groups
 }
 
-fn backend_names(drafts: &[Draft<'_>], options: &GatewayOptions) -> Vec<String> {
-    let numbers: Vec<String> = (1..=REFS_PER_RULE).map(|number| number.to_string()).collect();
-    let mut parts: Vec<Vec<&str>> = Vec::new();
-    for draft in drafts {
-        // `namespace/backend`, or `namespace/backend/endpoint`, which has no slash further on but in a socket's path.
-        let own: Vec<&str> =
-            ["attache", &options.gateway.name].into_iter().chain(draft.cluster.splitn(3, '/')).collect();
-        let chunks = draft.endpoints.len().div_ceil(ENDPOINTS_PER_BACKEND);
-        match chunks {
-            0 | 1 => parts.push(own),
-            _ => parts.extend(numbers.iter().take(chunks).map(|number| {
-                let mut own = own.clone();
-                own.push(number);
-                own
-            })),
-        }
-    }
-    names(&parts)
+fn target_backends<'c>(draft: &Draft<'c>, options: &GatewayOptions) -> Vec<TargetBackend<'c>> {
+    // `namespace/backend`, or `namespace/backend/endpoint`, which has no slash further on but in a socket's path.
+    let parts: Vec<&str> = draft.cluster.splitn(3, '/').collect();
+    let is_one = draft.endpoints.len() <= ENDPOINTS_PER_BACKEND;
+    let backend = |(index, endpoints): (usize, &[&'c Endpoint])| {
+        let number = (index + 1).to_string();
+        let parts: Vec<&str> = parts.iter().copied().chain((!is_one).then_some(&*number)).collect();
+        TargetBackend { name: of_upstream(&options.gateway.name, &parts), endpoints: endpoints.to_vec() }
+    };
+    draft.endpoints.chunks(ENDPOINTS_PER_BACKEND).enumerate().map(backend).collect()
 }
 
 /// What Envoy Gateway would refuse of a Backend.

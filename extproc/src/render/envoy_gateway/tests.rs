@@ -184,7 +184,7 @@ fn a_redis_that_the_pod_does_not_have_is_refused() {
 }
 
 #[test]
-fn names_that_would_be_one_are_told_apart() {
+fn two_backends_whose_names_would_be_one_are_told_apart() {
     let mut one = backend("c", PlacementMode::Endpoint, vec![ip("10.0.0.1:80")]);
     one.cluster = "a-b/c".into();
     let mut other = backend("b-c", PlacementMode::Endpoint, vec![ip("10.0.0.2:80")]);
@@ -194,6 +194,61 @@ fn names_that_would_be_one_are_told_apart() {
         of_kind(&objects, "Backend").iter().map(|backend| backend["metadata"]["name"].as_str().unwrap()).collect();
     assert!(names[0].starts_with("attache-llm-a-b-c-") && names[1].starts_with("attache-llm-a-b-c-"), "{names:?}");
     assert_ne!(names[0], names[1]);
+}
+
+/// What an object is to the API servers.
+fn identities(objects: &[Value]) -> Vec<String> {
+    let identity = |object: &Value| {
+        let metadata = &object["metadata"];
+        format!("{} {}/{}", object["kind"], metadata["namespace"], metadata["name"])
+    };
+    objects.iter().map(identity).collect()
+}
+
+fn of(gateway: &str, sidecar: SidecarForm) -> GatewayOptions {
+    let gateway = gateway.parse::<GatewayName>().unwrap().0;
+    GatewayOptions { gateway, sidecar, namespace: Some("data".to_owned()), ..options() }
+}
+
+#[test]
+fn no_object_of_one_gateway_is_another_gateways() {
+    let mut config = config(vec![
+        backend("a", PlacementMode::Cluster, vec![ip("10.0.0.1:80"), ip("10.0.0.2:80")]),
+        backend("b", PlacementMode::Endpoint, vec![fqdn("b.example", 80)]),
+        backend("c-d", PlacementMode::Endpoint, vec![ip("10.0.0.3:80")]),
+        backend("sidecar", PlacementMode::Endpoint, vec![ip("10.0.0.4:80")]),
+    ]);
+    let trust = Trust::Authorities(Arc::from("PEM\n"));
+    let server_name = ServerName::Fixed(Arc::from("a.example"));
+    config.backends[0].tls = Some(Arc::new(UpstreamTls { trust, server_name, subjects: vec![] }));
+    // Equal in name, and equal in what the two parts are together.
+    let mut gateways: Vec<String> =
+        ["team-a/llm", "team-b/llm", "team/a-llm", "llm/a", "data/llm-a", "data/team-a-llm"].map(str::to_owned).into();
+    // And whatever is printed for `llm`, as the name of a Gateway beside it.
+    for sidecar in [SidecarForm::Container, deployment()] {
+        for object in objects(&config, &of("team-a/llm", sidecar)) {
+            let name = object["metadata"]["name"].as_str().unwrap().strip_prefix("attache-").unwrap();
+            gateways.push(format!("team-a/{name}"));
+            gateways.push(format!("team-a/{}", name.rsplit_once('-').map_or(name, |(name, _)| name)));
+        }
+    }
+    gateways.sort_unstable();
+    gateways.dedup();
+    for sidecar in [SidecarForm::Container, deployment()] {
+        let mut seen = std::collections::HashMap::new();
+        let mut instances = std::collections::HashSet::new();
+        for gateway in &gateways {
+            let objects = objects(&config, &of(gateway, sidecar.clone()));
+            assert!(
+                instances.insert(objects[0]["metadata"]["labels"]["app.kubernetes.io/instance"].clone()),
+                "{gateway}"
+            );
+            for identity in identities(&objects) {
+                let other = seen.insert(identity.clone(), gateway);
+                assert_eq!(other, None, "{identity} of {gateway}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -232,7 +287,7 @@ fn in_pods_of_its_own_the_sidecar_is_a_service_that_only_the_gateways_proxies_re
     }
     assert_eq!(pods["spec"]["automountServiceAccountToken"], false);
     let reference = &of_kind(&objects, "EnvoyExtensionPolicy")[0]["spec"]["extProc"][0]["backendRefs"][0];
-    assert_eq!(*reference, json!({"name": "attache-llm-sidecar", "namespace": "attache", "port": 10001}));
+    assert_eq!(*reference, json!({"name": "attache-gateways-llm-sidecar", "namespace": "attache", "port": 10001}));
     let grant = of_kind(&objects, "ReferenceGrant")[0];
     assert_eq!(grant["metadata"]["namespace"], "attache");
     assert_eq!(grant["spec"]["from"][0]["namespace"], "gateways");
