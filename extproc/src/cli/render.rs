@@ -93,11 +93,11 @@ pub(super) struct GatewayArgs {
     /// A host name that the routes are for; all of the Gateway's without. May be given several times.
     #[arg(long, env = "ATTACHE_HOSTNAME", value_delimiter = ',', value_parser = hostname)]
     hostname: Vec<String>,
-    /// Where Envoy Gateway finds the Wasm filter: https://HOST/PATH or oci://REGISTRY/IMAGE:TAG. Without it the sidecar makes all
-    /// checks.
+    /// Where Envoy Gateway finds the Wasm filter: https://HOST/PATH, http://HOST/PATH, oci://REGISTRY/IMAGE:TAG or
+    /// oci://REGISTRY/IMAGE@sha256:DIGEST. Without it the sidecar makes all checks.
     #[arg(long, env = "ATTACHE_WASM_URL", value_name = "URL")]
     wasm_url: Option<String>,
-    /// The filter's SHA-256, in hexadecimal digits.
+    /// The file's SHA-256, in hexadecimal digits; of an image (oci://) the image's digest, which may stand in the URL instead.
     #[arg(long, env = "ATTACHE_WASM_SHA256", value_name = "HEX")]
     wasm_sha256: Option<String>,
     /// The sidecar's image; `attache` of this version without.

@@ -6,11 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::error::GatewayError;
 use super::object::{BACKEND, ENVOY_EXTENSION_POLICY, ENVOY_GATEWAY, object, route_refs};
-use super::options::{GatewayOptions, SidecarForm, WasmSource};
+use super::options::{GatewayOptions, SidecarForm};
 use super::plan::Plan;
 use super::pod::{EXTPROC_PORT, SOCKET};
 use super::routes::way_in_name;
 use super::traffic::{CONNECTION_BUFFER, circuit_breaker};
+use super::wasm::WasmSource;
 use crate::config::Config;
 use crate::render::timeouts::{MESSAGE_BUFFERED, seconds};
 
@@ -74,7 +75,7 @@ fn wasm(config: &Config, source: &WasmSource) -> Result<Value, GatewayError> {
     let gate_config = GateConfig { answers: AnswerTime::AtOnce, ..config.gate_config.clone() };
     let gate_config =
         serde_json::to_value(&gate_config).map_err(|error| GatewayError::GateConfig(error.to_string()))?;
-    let code = match source.url.strip_prefix("oci://") {
+    let code = match source.image() {
         Some(image) => json!({"type": "Image", "image": {"url": image, "sha256": source.sha256}}),
         None => json!({"type": "HTTP", "http": {"url": source.url, "sha256": source.sha256}}),
     };

@@ -18,6 +18,7 @@ mod proxy;
 mod routes;
 mod tls;
 mod traffic;
+mod wasm;
 
 use serde_json::Value;
 
@@ -29,9 +30,10 @@ use crate::config::{Config, DocumentText};
 
 pub use error::GatewayError;
 pub use options::{
-    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidServiceName, InvalidWasm, ServiceName,
-    SidecarForm, WasmSource, is_dns_label, is_dns_subdomain,
+    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidServiceName, ServiceName, SidecarForm,
+    is_dns_label, is_dns_subdomain,
 };
+pub use wasm::{InvalidWasm, WasmSource};
 
 /// The objects, as YAML documents in the order in which they are best applied. `texts` are the documents of which `config` was
 /// compiled.

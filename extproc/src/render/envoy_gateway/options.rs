@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::names;
 use super::pod::EXTPROC_PORT;
+use super::wasm::WasmSource;
 use crate::config::model::ObjectName;
 use crate::limit::RedisTarget;
 
@@ -92,64 +93,6 @@ pub struct GatewayRedis {
     pub target: RedisTarget,
     /// The Secret whose key `password` is the password.
     pub secret: Option<String>,
-}
-
-/// Where Envoy Gateway finds the Wasm filter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WasmSource {
-    /// `https://...`, `http://...` or `oci://REGISTRY/IMAGE:TAG`.
-    pub url: String,
-    /// The file's (or image's) SHA-256, 64 hexadecimal digits in lower case.
-    pub sha256: String,
-}
-
-impl WasmSource {
-    /// What the command line says of it.
-    ///
-    /// # Errors
-    /// [`InvalidWasm`] where one of the two is missing or wrong.
-    pub fn from_parts(url: Option<String>, sha256: Option<String>) -> Result<Option<Self>, InvalidWasm> {
-        // An empty variable is how deployments say "none".
-        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let (url, sha256) = match (given(url), given(sha256)) {
-            (None, None) => return Ok(None),
-            (None, Some(_)) => return Err(InvalidWasm::NoUrl),
-            (Some(url), None) => return Err(InvalidWasm::NoHash(url)),
-            (Some(url), Some(sha256)) => (url, sha256.to_ascii_lowercase()),
-        };
-        let place = ["https://", "http://", "oci://"].iter().find_map(|scheme| url.strip_prefix(scheme));
-        let is_url =
-            place.is_some_and(|place| !place.is_empty() && !place.contains(|c: char| c.is_whitespace() || c == '@'));
-        if !is_url {
-            return Err(InvalidWasm::Url(url));
-        }
-        if sha256.len() != 64 || !sha256.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(InvalidWasm::Hash(sha256));
-        }
-        Ok(Some(Self { url, sha256 }))
-    }
-}
-
-/// What is wrong with `--wasm-url` and `--wasm-sha256`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidWasm {
-    /// Without it Envoy Gateway runs whatever stands at the URL.
-    #[error(
-        "--wasm-url without --wasm-sha256: Envoy Gateway would run in every proxy whatever {0} serves; give the file's hash \
-         (`sha256sum attache_wasm_filter.wasm`)"
-    )]
-    NoHash(String),
-    /// A hash of nothing.
-    #[error("--wasm-sha256 without --wasm-url: say where Envoy Gateway finds the file")]
-    NoUrl,
-    /// Not one of the forms.
-    #[error("--wasm-url: `{0}` is no URL; write https://HOST/PATH, http://HOST/PATH or oci://REGISTRY/IMAGE:TAG")]
-    Url(String),
-    /// Not a SHA-256.
-    #[error(
-        "--wasm-sha256: `{0}` is no SHA-256, which has 64 hexadecimal digits (`sha256sum attache_wasm_filter.wasm`)"
-    )]
-    Hash(String),
 }
 
 /// A Gateway, as `NAMESPACE/NAME`.
@@ -244,27 +187,6 @@ mod tests {
         for wrong in ["attache", "a/b:", "a/b:0", "a/b:65536", "a/b:http", "a/b.c", "a/", "/b", "a/b/c", "a.b/c", ""] {
             let error = wrong.parse::<ServiceName>().unwrap_err();
             assert!(error.to_string().contains("NAMESPACE/NAME:PORT"), "{wrong}: {error}");
-        }
-    }
-
-    fn wasm(url: &str, sha256: &str) -> Result<Option<WasmSource>, InvalidWasm> {
-        WasmSource::from_parts(Some(url.to_owned()), Some(sha256.to_owned()))
-    }
-
-    #[test]
-    fn a_filter_needs_its_hash() {
-        let hash = "a5".repeat(32);
-        let source = wasm("https://files.example/a.wasm", &hash.to_uppercase()).unwrap().unwrap();
-        assert_eq!(source.sha256, hash);
-        assert!(wasm("oci://registry.example/attache:1", &hash).unwrap().is_some());
-        assert_eq!(wasm("", ""), Ok(None));
-        assert_eq!(wasm("https://a.example/a", ""), Err(InvalidWasm::NoHash("https://a.example/a".to_owned())));
-        assert_eq!(wasm("", &hash), Err(InvalidWasm::NoUrl));
-        for bad in ["a5", &"g".repeat(64), &"a5".repeat(33)] {
-            assert!(matches!(wasm("https://a.example/a", bad), Err(InvalidWasm::Hash(_))), "{bad}");
-        }
-        for bad in ["files.example/a.wasm", "https://", "ftp://a/b", "https://a b", "https://user:pw@a/b"] {
-            assert!(matches!(wasm(bad, &hash), Err(InvalidWasm::Url(_))), "{bad}");
         }
     }
 }
