@@ -362,15 +362,25 @@ fn default_workers() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get().div_ceil(3).max(2))
 }
 
+/// What Gateway API takes as well: its paths have no empty segment and none that a proxy resolves.
 fn path_prefix(text: &str) -> Result<String, String> {
+    /// HTTPPathMatch.
+    const MAX_BYTES: usize = 1024;
     let prefix = text.trim_end_matches('/');
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
-    if prefix.is_empty() || (prefix.starts_with('/') && prefix.chars().all(plain)) {
-        Ok(prefix.to_owned())
-    } else {
-        Err(format!(
-            "`{text}` is no path prefix; write `/` and letters, digits or -._~ , such as /enterpriseai/gateway"
-        ))
+    if prefix.is_empty() {
+        return Ok(String::new());
+    }
+    if prefix.len() > MAX_BYTES {
+        return Err(format!("a path prefix has at most {MAX_BYTES} characters, and this one has {}", prefix.len()));
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
+    let is_segment = |part: &str| !matches!(part, "" | "." | "..") && part.chars().all(is_plain);
+    match prefix.strip_prefix('/') {
+        Some(path) if path.split('/').all(is_segment) => Ok(prefix.to_owned()),
+        _ => Err(format!(
+            "`{text}` is no path prefix; write letters, digits or -._~ behind each `/`, such as /enterpriseai/gateway, and \
+             no segment that is empty, `.` or `..`"
+        )),
     }
 }
 
@@ -436,5 +446,17 @@ mod tests {
         assert!(duration("25").is_err() && duration("0s").is_err());
         assert_eq!(path_prefix("/a/"), Ok("/a".to_owned()));
         assert!(path_prefix("a").is_err() && path_prefix("/a b?").is_err());
+    }
+
+    #[test]
+    fn a_path_prefix_has_no_segment_that_gateway_api_refuses_or_a_proxy_resolves() {
+        for prefix in ["", "/", "/a/", "/a.b/..c/.d/e..", &format!("/{}", "x".repeat(1023))] {
+            assert_eq!(path_prefix(prefix), Ok(prefix.trim_end_matches('/').to_owned()));
+        }
+        for prefix in ["/a//b", "//a", "/a/../b", "/./a", "/a/.", "/a/..", "/..", "/a/./", "/a%2fb"] {
+            let error = path_prefix(prefix).unwrap_err();
+            assert!(error.contains("no path prefix"), "{prefix}: {error}");
+        }
+        assert!(path_prefix(&format!("/{}", "x".repeat(1024))).unwrap_err().contains("at most 1024 characters"));
     }
 }

@@ -79,6 +79,44 @@ pub enum GatewayError {
         /// How many there may be.
         most: usize,
     },
+    /// A rule of a BackendTLSPolicy's schema.
+    #[error(
+        "backend {cluster}: a BackendTLSPolicy has at most {most} subjectAltNames, and this would have {count}; take some away, or \
+         split it into Backends"
+    )]
+    TooManySubjects {
+        /// The Backend.
+        cluster: String,
+        /// How many it has.
+        count: usize,
+        /// How many it may have.
+        most: usize,
+    },
+    /// A rule of an HTTPRoute's schema.
+    #[error(
+        "--hostname is here {count} times, and an HTTPRoute has at most {most} host names; write a wildcard such as \
+         *.example.com, or leave them out where the Gateway's listeners have them"
+    )]
+    TooManyHostnames {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// etcd takes 1.5 MiB, of which what Kubernetes notes of an object's fields needs a part.
+    #[error("{kind} {name} would have {bytes} bytes, and at most {most} are sure to be taken; {way_out}")]
+    ObjectTooLarge {
+        /// Its kind.
+        kind: String,
+        /// `namespace/name`.
+        name: String,
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        most: usize,
+        /// What to do.
+        way_out: &'static str,
+    },
     /// A window of HTTP/2 has 31 bits.
     #[error("--max-body: {bytes} bytes are more than Envoy can buffer; at most {most}")]
     BodyTooLarge {
@@ -126,6 +164,14 @@ pub enum GatewayError {
          that with --redis-secret, and leave it out of the URL"
     )]
     RedisPassword,
+    /// In a pod, it is the pod itself.
+    #[error(
+        "--redis names {host}, which in the sidecar's pod would be the pod itself; name the host or Service of Redis"
+    )]
+    RedisLoopback {
+        /// The host.
+        host: String,
+    },
     /// There is no such file in the pod.
     #[error("--redis names a Unix socket, which the sidecar's pod does not have; name a host")]
     RedisSocket,

@@ -16,9 +16,12 @@ mod plan;
 mod pod;
 mod proxy;
 mod routes;
+mod size;
 mod tls;
 mod traffic;
 mod wasm;
+
+use std::net::IpAddr;
 
 use serde_json::Value;
 
@@ -53,6 +56,7 @@ pub fn manifests(
     let client_traffic =
         keep(traffic::client_traffic_policy(config, options).map_err(|error| vec![error]), &mut errors);
     errors.extend(redis_faults(options));
+    errors.extend(hostname_faults(options));
     let (Some(plan), Some(files), Some(client_traffic)) = (plan, files, client_traffic) else { return Err(errors) };
     if !errors.is_empty() {
         return Err(errors);
@@ -73,7 +77,8 @@ pub fn manifests(
     objects.extend(routes::routes(config, &plan, options));
     objects.extend(traffic::backend_traffic_policies(&plan, options));
     objects.extend(extension::extension(config, &plan, options).map_err(|error| vec![error])?);
-    Ok(documents(&header(options), &objects))
+    let too_large: Vec<GatewayError> = objects.iter().filter_map(size::fault).collect();
+    if too_large.is_empty() { Ok(documents(&header(options), &objects)) } else { Err(too_large) }
 }
 
 fn keep<T>(result: Result<T, Vec<GatewayError>>, errors: &mut Vec<GatewayError>) -> Option<T> {
@@ -86,10 +91,29 @@ fn redis_faults(options: &GatewayOptions) -> Vec<GatewayError> {
     if redis.target.has_password() {
         faults.push(GatewayError::RedisPassword);
     }
-    if redis.target.tcp_addresses().is_empty() {
+    let addresses = redis.target.tcp_addresses();
+    if addresses.is_empty() {
         faults.push(GatewayError::RedisSocket);
     }
+    let near = addresses.into_iter().filter(|(host, _)| is_loopback(host));
+    faults.extend(near.map(|(host, _)| GatewayError::RedisLoopback { host: host.to_owned() }));
     faults
+}
+
+/// RFC 6761, 6.3, and what connects to the machine itself.
+fn is_loopback(host: &str) -> bool {
+    let name = host.trim_end_matches('.').to_ascii_lowercase();
+    match name.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback() || address.is_unspecified(),
+        Err(_) => name == "localhost" || name.ends_with(".localhost"),
+    }
+}
+
+fn hostname_faults(options: &GatewayOptions) -> Option<GatewayError> {
+    /// Gateway API: host names of an HTTPRoute.
+    const MOST: usize = 16;
+    let count = options.hostnames.len();
+    (count > MOST).then_some(GatewayError::TooManyHostnames { count, most: MOST })
 }
 
 fn header(options: &GatewayOptions) -> String {

@@ -18,6 +18,8 @@ const RULES_PER_ROUTE: usize = 16;
 const REFS_PER_RULE: usize = 16;
 /// Envoy Gateway: endpoints of a Backend.
 const ENDPOINTS_PER_BACKEND: usize = 64;
+/// Gateway API: subjectAltNames of a BackendTLSPolicy.
+const SUBJECTS_PER_POLICY: usize = 5;
 /// As many HTTPRoutes as the policies that name them can well have: an object of Kubernetes ends at 1.5 MiB.
 const MOST_TARGETS: usize = 64 * RULES_PER_ROUTE;
 
@@ -243,10 +245,16 @@ fn faults(pool: &Pool<'_>) -> Vec<GatewayError> {
     if names > 0 && names < endpoints.len() {
         faults.push(GatewayError::MixedEndpoints { cluster: cluster() });
     }
-    if let Some(tls) = pool.first.tls.as_deref().filter(|tls| tls.trust != Trust::Anyone)
-        && tls::hostname(tls, &endpoints.iter().collect::<Vec<_>>()).is_none()
-    {
-        faults.push(GatewayError::NoServerName { cluster: cluster() });
+    if let Some(tls) = pool.first.tls.as_deref().filter(|tls| tls.trust != Trust::Anyone) {
+        let hostname = tls::hostname(tls, &endpoints.iter().collect::<Vec<_>>());
+        let count = hostname.map(|hostname| tls::alternative_names(tls, hostname).len());
+        match count {
+            None => faults.push(GatewayError::NoServerName { cluster: cluster() }),
+            Some(count) if count > SUBJECTS_PER_POLICY => {
+                faults.push(GatewayError::TooManySubjects { cluster: cluster(), count, most: SUBJECTS_PER_POLICY });
+            }
+            Some(_) => {}
+        }
     }
     let most = REFS_PER_RULE * ENDPOINTS_PER_BACKEND;
     if endpoints.len() > most {

@@ -184,6 +184,51 @@ fn a_redis_that_the_pod_does_not_have_is_refused() {
 }
 
 #[test]
+fn a_redis_that_would_be_the_pod_itself_is_refused() {
+    let config = replicas("a", PlacementMode::Endpoint, 1);
+    for host in ["127.0.0.1", "127.9.9.9", "[::1]", "0.0.0.0", "localhost", "LOCALHOST", "redis.localhost"] {
+        let options = GatewayOptions { redis: redis(&format!("redis://{host}:6379")), ..options() };
+        let found = errors(&config, &options);
+        assert!(matches!(found[..], [GatewayError::RedisLoopback { .. }]), "{host}: {found:?}");
+    }
+    for host in ["10.0.0.1", "localhost.example", "redis"] {
+        let options = GatewayOptions { redis: redis(&format!("redis://{host}:6379")), ..options() };
+        assert!(manifests(&config, &[], &options).is_ok(), "{host}");
+    }
+}
+
+#[test]
+fn what_an_api_server_would_refuse_is_refused() {
+    let config = replicas("a", PlacementMode::Endpoint, 1);
+    let hostnames = |count: usize| (0..count).map(|n| format!("{n}.example")).collect();
+    assert!(manifests(&config, &[], &GatewayOptions { hostnames: hostnames(16), ..options() }).is_ok());
+    let refused = [GatewayError::TooManyHostnames { count: 17, most: 16 }];
+    assert_eq!(errors(&config, &GatewayOptions { hostnames: hostnames(17), ..options() }), refused);
+
+    let subjects = |count: usize| -> Config {
+        let subjects = (0..count).map(|n| Subject::Uri(Arc::from(format!("spiffe://{n}")))).collect();
+        let server_name = ServerName::Fixed(Arc::from("a.example"));
+        by_tls(vec![ip("10.0.0.1:443")], UpstreamTls { trust: Trust::System, server_name, subjects })
+    };
+    assert!(manifests(&subjects(5), &[], &options()).is_ok());
+    let refused = [GatewayError::TooManySubjects { cluster: "default/pool".to_owned(), count: 6, most: 5 }];
+    assert_eq!(errors(&subjects(6), &options()), refused);
+}
+
+#[test]
+fn an_object_too_large_for_etcd_is_refused_with_what_to_do() {
+    let mut config = replicas("a", PlacementMode::Endpoint, 1);
+    config.gate_config.models = (0..20_000).map(|n| (format!("{n:064}"), vec!["default/a".to_owned()])).collect();
+    let wasm = WasmSource { url: "https://files.example/a.wasm".to_owned(), sha256: "a5".repeat(32) };
+    let found = errors(&config, &GatewayOptions { wasm: Some(wasm), ..options() });
+    let [error @ GatewayError::ObjectTooLarge { kind, .. }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(kind, "EnvoyExtensionPolicy");
+    assert!(error.to_string().contains("leave --wasm-url out"), "{error}");
+    // Without the filter all that is the sidecar's alone.
+    assert!(manifests(&config, &[], &options()).is_ok());
+}
+
+#[test]
 fn two_backends_whose_names_would_be_one_are_told_apart() {
     let mut one = backend("c", PlacementMode::Endpoint, vec![ip("10.0.0.1:80")]);
     one.cluster = "a-b/c".into();

@@ -88,14 +88,22 @@ fn policy(target: &Target<'_>, tls: &UpstreamTls, trust: (&str, Value), options:
     let mut validation = Map::new();
     validation.insert(trust.0.to_owned(), trust.1);
     validation.insert("hostname".to_owned(), json!(hostname));
-    let is_hostname = |subject: &Subject| matches!(subject, Subject::Dns(name) if **name == *hostname);
-    if !tls.subjects.iter().all(is_hostname) {
-        let names: Vec<Value> = tls.subjects.iter().filter_map(alternative_name).collect();
+    let names = alternative_names(tls, hostname);
+    if !names.is_empty() {
         validation.insert("subjectAltNames".to_owned(), json!(names));
     }
     let spec = json!({"targetRefs": refs, "validation": validation});
     let comment = format!("{}.", target.cluster);
     Some(object(BACKEND_TLS_POLICY, &options.gateway.namespace, name, options, &comment, json!({"spec": spec})))
+}
+
+/// Whom the certificate may name besides; none where that is the host name alone.
+pub(super) fn alternative_names(tls: &UpstreamTls, hostname: &str) -> Vec<Value> {
+    let is_hostname = |subject: &Subject| matches!(subject, Subject::Dns(name) if **name == *hostname);
+    if tls.subjects.iter().all(is_hostname) {
+        return Vec::new();
+    }
+    tls.subjects.iter().filter_map(alternative_name).collect()
 }
 
 /// `None` for an address, which only stands where there is no name.
