@@ -62,12 +62,16 @@ fn redis(redis: &GatewayRedis) -> Vec<Value> {
 /// Their metrics pages, where a policy has them read.
 fn model_servers(config: &Config) -> Vec<Value> {
     let mut places = Places::default();
-    let scraped = config.backends.iter().filter(|backend| backend.affinity.scraping.is_some());
-    for endpoint in scraped.flat_map(|backend| &backend.endpoints) {
-        match &endpoint.address {
-            EndpointAddress::Ip(address) => places.add(Some(address.ip()), address.port()),
-            EndpointAddress::Fqdn { port, .. } => places.add(None, *port),
-            EndpointAddress::Unix(_) => {}
+    for backend in &config.backends {
+        let Some(scraping) = &backend.affinity.scraping else { continue };
+        // Where the policy names no port, or the engine none, the page is at the endpoint's own.
+        let page = |port: u16| scraping.port.unwrap_or(port);
+        for endpoint in &backend.endpoints {
+            match &endpoint.address {
+                EndpointAddress::Ip(address) => places.add(Some(address.ip()), page(address.port())),
+                EndpointAddress::Fqdn { port, .. } => places.add(None, page(*port)),
+                EndpointAddress::Unix(_) => {}
+            }
         }
     }
     places.rules("# Metrics pages of model servers.")

@@ -9,7 +9,7 @@ use attache_proto::headers::{EXTERNAL_ADDRESS, OWNED, STRIPPED_EARLY};
 use serde_json::json;
 
 use super::*;
-use crate::affinity::PlacementMode;
+use crate::affinity::{PlacementMode, Scraping};
 use crate::config::model::{EndpointAddress, ObjectName, Rule};
 use crate::config::tls::{ServerName, Subject, Trust, UpstreamTls};
 use crate::render::tests::{backend, config, fqdn, ip};
@@ -342,6 +342,25 @@ fn in_pods_of_its_own_the_sidecar_is_a_service_that_only_the_gateways_proxies_re
     assert_eq!(policy["egress"][1]["to"], json!([{"ipBlock": {"cidr": "10.1.0.1/32"}}]));
     assert_eq!(policy["egress"][1]["ports"], json!([{"protocol": "TCP", "port": 6380}]));
     assert!(of_kind(&objects, "EnvoyProxy").is_empty());
+}
+
+#[test]
+fn the_sidecar_may_reach_metrics_pages_where_they_are() {
+    let mut all = vec![
+        backend("own", PlacementMode::Endpoint, vec![ip("10.0.0.1:8000")]),
+        backend("apart", PlacementMode::Endpoint, vec![ip("10.0.0.2:8000")]),
+        backend("named", PlacementMode::Endpoint, vec![fqdn("triton.example", 8000)]),
+        backend("unread", PlacementMode::Endpoint, vec![ip("10.0.0.4:8000")]),
+    ];
+    for (backend, port) in all.iter_mut().zip([None, Some(9100), Some(8002)]) {
+        Arc::make_mut(&mut backend.affinity).scraping = Some(Scraping { port, ..Scraping::default() });
+    }
+    Arc::make_mut(&mut all[3].affinity).scraping = None;
+    let objects = objects(&config(all), &GatewayOptions { sidecar: deployment(), ..options() });
+    let egress = of_kind(&objects, "NetworkPolicy")[0]["spec"]["egress"].as_array().unwrap();
+    let at = |ip: &str, port: u16| json!({"to": [{"ipBlock": {"cidr": format!("{ip}/32")}}], "ports": [{"protocol": "TCP", "port": port}]});
+    let anywhere = json!({"ports": [{"protocol": "TCP", "port": 8002}]});
+    assert_eq!(egress[1..], [at("10.0.0.1", 8000), at("10.0.0.2", 9100), anywhere]);
 }
 
 fn external(service: &str) -> GatewayOptions {
