@@ -103,8 +103,11 @@ impl FromStr for GatewayName {
     type Err = InvalidGatewayName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidGatewayName(text.to_owned());
+        let invalid = || InvalidGatewayName::Unreadable(text.to_owned());
         let (namespace, name) = text.split_once('/').ok_or_else(invalid)?;
+        if is_dns_label(namespace) && name.len() > MAX_LABEL_BYTES {
+            return Err(InvalidGatewayName::TooLong(text.to_owned(), name.len()));
+        }
         if !is_dns_label(namespace) || !is_dns_subdomain(name) {
             return Err(invalid());
         }
@@ -114,10 +117,22 @@ impl FromStr for GatewayName {
 
 /// The text names no Gateway.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` names no Gateway; write NAMESPACE/NAME of one that is there already (`kubectl get gateways -A` lists them)"
-)]
-pub struct InvalidGatewayName(String);
+pub enum InvalidGatewayName {
+    /// Not of the form.
+    #[error(
+        "`{0}` names no Gateway; write NAMESPACE/NAME of one that is there already (`kubectl get gateways -A` lists them)"
+    )]
+    Unreadable(String),
+    /// Gateway API takes it, and Envoy Gateway cannot run it.
+    #[error(
+        "`{0}`: the name in NAMESPACE/NAME has {1} characters, and Envoy Gateway writes it on each proxy as a label, which holds \
+         {MAX_LABEL_BYTES}"
+    )]
+    TooLong(String, usize),
+}
+
+/// Kubernetes: the value of a label, and a DNS label.
+const MAX_LABEL_BYTES: usize = 63;
 
 /// A Service, as `NAMESPACE/NAME` or `NAMESPACE/NAME:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +171,10 @@ pub struct InvalidServiceName(String);
 /// Whether a namespace may be called so (RFC 1123).
 pub fn is_dns_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+    (1..=MAX_LABEL_BYTES).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
 /// Whether an object may be called so.
@@ -176,6 +194,15 @@ mod tests {
         for wrong in ["llm", "/llm", "gateways/", "a/b/c", "A/b", "a/b_c", "a.b/c", "a/-b", "", &long] {
             let error = wrong.parse::<GatewayName>().unwrap_err();
             assert!(error.to_string().contains("NAMESPACE/NAME"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_gateways_name_is_no_longer_than_a_label_and_whose_is_hears_how_long() {
+        assert!(format!("a/{}", "x".repeat(63)).parse::<GatewayName>().is_ok());
+        for name in ["x".repeat(64), "x.".repeat(126) + "x"] {
+            let error = format!("a/{name}").parse::<GatewayName>().unwrap_err().to_string();
+            assert!(error.contains(&format!("has {} characters", name.len())) && error.contains("holds 63"), "{error}");
         }
     }
 
