@@ -1,7 +1,7 @@
 //! `attache render`: the operator's documents as configuration for Envoy, or for an Envoy Gateway.
 
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -161,6 +161,7 @@ impl GatewayArgs {
             redis: redis(self.redis, self.redis_secret)?,
         };
         let (config, texts) = compile(&self.paths, self.settings)?;
+        check_served(&self.paths, &config, &texts)?;
         let manifests = envoy_gateway::manifests(&config, &texts, &options).map_err(|errors| {
             errors.iter().for_each(|error| complain(&format!("error: {error}")));
             "nothing was rendered".to_owned()
@@ -242,6 +243,33 @@ fn compile(paths: &[PathBuf], settings: SettingsArgs) -> Result<(Config, Vec<Doc
     Ok((config, texts))
 }
 
+/// Whether there is anything to lead to. Without it, all that was rendered would be a way in that answers 503, and takes the whole
+/// Gateway where no `--hostname` bounds it: somebody has named the wrong directory.
+fn check_served(paths: &[PathBuf], config: &Config, texts: &[DocumentText]) -> Result<(), String> {
+    const MOST_NAMED: usize = 8;
+    let missing = match (config.routes.is_empty(), config.backends.is_empty()) {
+        (false, false) => return Ok(()),
+        (true, true) => "no AIGatewayRoute, and no AIServiceBackend with its Backend",
+        (true, false) => "no AIGatewayRoute",
+        (false, true) => "no AIServiceBackend with its Backend",
+    };
+    let mut read: Vec<&str> = texts.iter().take(MOST_NAMED).map(|text| text.name.as_str()).collect();
+    if texts.len() > MOST_NAMED {
+        read.push("...");
+    }
+    let files = match texts.len() {
+        0 => "in no file".to_owned(),
+        1 => format!("in 1 file ({})", read.join(", ")),
+        count => format!("in {count} files ({})", read.join(", ")),
+    };
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    Err(format!(
+        "nothing was rendered: {} has {missing}, and every request would get a 503; documents were found {files}. Of a directory \
+         its own *.yaml and *.yml are read, and not what is in directories below it",
+        paths.join(", ")
+    ))
+}
+
 fn print(text: &str) -> Result<ExitCode, String> {
     io::stdout().lock().write_all(text.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
     Ok(ExitCode::SUCCESS)
@@ -262,8 +290,14 @@ fn object_name(text: &str) -> Result<String, String> {
     (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned()).ok_or_else(wrong)
 }
 
-/// As Gateway API has them: a wildcard for the first label alone.
+/// As Gateway API has them: a wildcard for the first label alone, and no IP address.
 fn hostname(text: &str) -> Result<String, String> {
+    if text.parse::<IpAddr>().is_ok() {
+        return Err(format!(
+            "`{text}` is an IP address, which Gateway API takes for no host name; leave --hostname out, and the routes are for \
+             whatever the Gateway's listeners are for"
+        ));
+    }
     let wrong = || format!("`{text}` is no host name; write llm.example.com or *.example.com");
     is_dns_subdomain(text.strip_prefix("*.").unwrap_or(text)).then(|| text.to_owned()).ok_or_else(wrong)
 }
@@ -283,6 +317,9 @@ mod tests {
         assert!(socket_address("localhost:1").is_err() && socket_address("[::1]:10000").is_ok());
         assert!(namespace("a-1").is_ok() && namespace("A").is_err() && namespace(&"x".repeat(64)).is_err());
         assert!(hostname("*.example.com").is_ok() && hostname("a.*.com").is_err() && hostname("http://a").is_err());
+        for ip in ["10.0.0.1", "::1"] {
+            assert!(hostname(ip).unwrap_err().contains("is an IP address"));
+        }
         assert!(image("registry.example:5000/attache@sha256:00").is_ok() && image("a b").is_err());
         assert!(object_name("redis.password").is_ok() && object_name("a/b").is_err());
     }
@@ -339,6 +376,32 @@ mod tests {
         );
         assert!(checked("--sidecar external").unwrap_err().contains("--service"));
         assert!(checked("").is_ok());
+    }
+
+    /// What becomes of a directory with this in its only file.
+    fn served(text: &str) -> Result<(), String> {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.yaml"), text).unwrap();
+        let documents = config::load(&[directory.path().to_owned()]);
+        let texts = documents.texts();
+        let outcome = config::compile(documents, Default::default(), 1, None).unwrap();
+        check_served(&[PathBuf::from("conf")], &outcome.config, &texts)
+    }
+
+    #[test]
+    fn documents_without_a_route_or_a_backend_are_refused_with_what_was_read() {
+        let example = include_str!("../../../envoy-config/examples/unified-endpoint.yaml");
+        assert_eq!(served(example), Ok(()));
+        let error = served("# Nothing yet.\n").unwrap_err();
+        assert!(
+            error.starts_with("nothing was rendered: conf has no AIGatewayRoute, and no AIServiceBackend"),
+            "{error}"
+        );
+        assert!(error.contains("documents were found in no file"), "{error}");
+        let backends: Vec<&str> =
+            example.split("---\n").filter(|text| !text.contains("kind: AIGatewayRoute\n")).collect();
+        let error = served(&backends.join("---\n")).unwrap_err();
+        assert!(error.contains("conf has no AIGatewayRoute, and every") && error.contains("in 1 file ("), "{error}");
     }
 
     #[test]
