@@ -173,7 +173,11 @@ fn what_cannot_be_rendered_is_refused_with_a_way_out_and_nothing_is_printed() {
     let hash = "a5".repeat(32);
     let gateway = ["--gateway", "gateways/llm"];
     let url = ["--wasm-url", "https://files.example.com/a.wasm"];
-    let cases: [(&str, Vec<&str>, &str); 9] = [
+    let hostnames =
+        vec!["--hostname"; 17].into_iter().zip((b'a'..=b'q').map(|letter| format!("{}.example", char::from(letter))));
+    let hostnames: Vec<String> = hostnames.flat_map(|(option, name)| [option.to_owned(), name]).collect();
+    let hostnames: Vec<&str> = gateway.into_iter().chain(hostnames.iter().map(String::as_str)).collect();
+    let cases: [(&str, Vec<&str>, &str); 16] = [
         (&good, vec![], "--gateway"),
         (&good, vec!["--gateway", "llm"], "NAMESPACE/NAME"),
         (&good, [&gateway[..], &url[..]].concat(), "--wasm-sha256"),
@@ -182,6 +186,17 @@ fn what_cannot_be_rendered_is_refused_with_a_way_out_and_nothing_is_printed() {
         (&good, [&gateway[..], &["--redis", "redis://:secret@redis:6379"]].concat(), "--redis-secret"),
         (&good, [&gateway[..], &["--namespace", "A_b"]].concat(), "no namespace"),
         (&replica("127.0.0.1"), gateway.to_vec(), "loopback"),
+        (&good, [&gateway[..], &["--redis", "redis://localhost:6379"]].concat(), "the pod itself"),
+        (&good, [&gateway[..], &["--wasm-url", "oci://registry.example.com/a:1"]].concat(), "the image's digest"),
+        (&good, hostnames, "at most 16"),
+        (&good, [&gateway[..], &["--hostname", "10.0.0.1"]].concat(), "is an IP address"),
+        (&good, [&gateway[..], &["--path-prefix", "/a//b"]].concat(), "no path prefix"),
+        ("# Nothing yet.\n", gateway.to_vec(), "documents were found in no file"),
+        (
+            &pool().replace("${MODELS}", "[{ip: {address: 10.0.0.1, port: 8000}}]"),
+            gateway.to_vec(),
+            "no AIGatewayRoute",
+        ),
         (&(good.clone() + &route("s", "n", "{name: nowhere}")), gateway.to_vec(), "nowhere"),
     ];
     for (text, arguments, expected) in cases {
