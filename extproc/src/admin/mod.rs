@@ -78,6 +78,7 @@ async fn attached(State(admin): State<Admin>) -> Json<Value> {
     let seen = admin.world.telemetry.attached().at(SystemTime::now());
     let [(streamed, of_streamed), (buffered, of_buffered)] = seen.streams;
     Json(json!({
+        "started_seconds_ago": seen.started_seconds_ago,
         "attached": seen.is_attached,
         "last_stream_seconds_ago": seen.last_stream_seconds_ago,
         "streams": {streamed: of_streamed, buffered: of_buffered},

@@ -17,8 +17,9 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::exchange::Profile;
 
 /// The figures.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Attached {
+    started: SystemTime,
     attached: Gauge,
     last_stream: Gauge,
     streams: Family<ModeLabels, Counter>,
@@ -34,6 +35,8 @@ struct ModeLabels {
 /// What was seen, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
+    /// Seconds since the sidecar started, with which all of this began.
+    pub started_seconds_ago: u64,
     /// Whether the last stream could be served.
     pub is_attached: bool,
     /// Seconds since the last stream began; `None` if there was none.
@@ -50,6 +53,18 @@ const STREAMED: ModeLabels = ModeLabels { request_body: "streamed" };
 const BUFFERED: ModeLabels = ModeLabels { request_body: "buffered" };
 
 impl Attached {
+    /// Of a sidecar that started then.
+    pub(super) fn new(started: SystemTime) -> Self {
+        Self {
+            started,
+            attached: Gauge::default(),
+            last_stream: Gauge::default(),
+            streams: Family::default(),
+            refused: Counter::default(),
+            last_refusal: Mutex::default(),
+        }
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "attached",
@@ -101,6 +116,7 @@ impl Attached {
     pub fn at(&self, now: SystemTime) -> Attachment {
         let last = self.last_stream.get();
         Attachment {
+            started_seconds_ago: now.duration_since(self.started).unwrap_or_default().as_secs(),
             is_attached: self.attached.get() == 1,
             last_stream_seconds_ago: (last > 0).then(|| u64::try_from(seconds(now).saturating_sub(last)).unwrap_or(0)),
             streams: [&STREAMED, &BUFFERED].map(|mode| (mode.request_body, self.streams.get_or_create(mode).get())),
@@ -123,11 +139,12 @@ mod tests {
 
     #[test]
     fn attached_is_who_could_serve_the_last_stream() {
-        let attached = Attached::default();
         let start = UNIX_EPOCH + Duration::from_secs(1_000);
+        let attached = Attached::new(start);
         let at = |after: u64| attached.at(start + Duration::from_secs(after));
         assert_eq!((at(0).is_attached, at(0).last_stream_seconds_ago), (false, None));
         attached.served(Profile::Streamed, start);
+        assert_eq!(at(7).started_seconds_ago, 7);
         assert_eq!((at(7).is_attached, at(7).last_stream_seconds_ago), (true, Some(7)));
         attached.refused("request_body_mode must be", start + Duration::from_secs(8));
         let seen = at(9);

@@ -13,6 +13,7 @@ pub use attached::{Attached, Attachment};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -199,7 +200,7 @@ impl Default for Telemetry {
             endpoints_cooling: Gauge::default(),
             watch: WatchMetrics::default(),
             watch_stats: WatchStats::default(),
-            attached: Attached::default(),
+            attached: Attached::new(SystemTime::now()),
         };
         telemetry.register();
         telemetry
