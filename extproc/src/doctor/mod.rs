@@ -36,10 +36,14 @@ pub struct Evidence {
     pub stats: Value,
     /// What `/clusters?format=json` says, of the same Envoy; null if nobody asked.
     pub clusters: Value,
+    /// What `/server_info` says, of the same Envoy; null if nobody asked.
+    pub server_info: Value,
     /// What the admin page `/config` of the sidecar says; null if nobody asked.
     pub sidecar: Value,
     /// What the admin page `/attached` of the sidecar says; null if nobody asked.
     pub attached: Value,
+    /// Where the sidecar was asked, and why it did not answer; `None` if it did, or nobody asked.
+    pub silence: Option<String>,
     /// What was asked for besides, and did not come.
     pub unread: Vec<String>,
 }
@@ -59,6 +63,18 @@ impl Default for Question {
     }
 }
 
+/// Who has said what an examination rests on, besides the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// Nobody: what is configured may never have worked.
+    Configuration,
+    /// Envoy's counters: what has happened to requests, and not what will happen to the next one.
+    Counters,
+    /// The counters, and the sidecar itself.
+    Sidecar,
+}
+
 /// What was found of one Envoy.
 #[derive(Debug, Serialize)]
 pub struct Examination {
@@ -66,6 +82,8 @@ pub struct Examination {
     pub proxy: String,
     /// Its version, such as `1.40`; empty where the dump does not say.
     pub envoy: String,
+    /// Who was asked.
+    pub basis: Basis,
     /// Where the sidecar is attached, and with which limits.
     pub attachments: Vec<Attachment>,
     /// What is to be known, the worst first.
@@ -101,6 +119,9 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
     let mut findings = Findings::default();
     checks::version::proxy(proxy, &scenes, &mut findings);
     checks::attachment::unread(&evidence.unread, &mut findings);
+    if let Some(silence) = &evidence.silence {
+        checks::reach::silent(silence, &mut findings);
+    }
     checks::attachment::proxy(proxy, &gateways, &scenes, &mut findings);
     for scene in &scenes {
         checks::attachment::gateway(scene, &mut findings);
@@ -114,10 +135,10 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
         }
         if !evidence.stats.is_null() {
             let counters = Counters::of(&evidence.stats);
-            checks::reach::envoy(scene, &evidence.clusters, &counters, &mut findings);
+            checks::reach::envoy(scene, evidence, &counters, &mut findings);
             checks::run_time::gateway(scene, &counters, &mut findings);
             if !evidence.attached.is_null() {
-                checks::reach::sidecar(scene, &evidence.attached, &counters, &mut findings);
+                checks::reach::sidecar(scene, evidence, &counters, &mut findings);
             }
         }
     }
@@ -125,6 +146,11 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
     Examination {
         proxy: proxy.name.clone(),
         envoy: version.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default(),
+        basis: match (&evidence.stats, &evidence.attached) {
+            (Value::Null, _) => Basis::Configuration,
+            (_, Value::Null) => Basis::Counters,
+            _ => Basis::Sidecar,
+        },
         attachments: scenes.iter().map(Attachment::of).collect(),
         findings: findings.into_list(),
     }

@@ -4,12 +4,12 @@
 use std::fmt::Write as _;
 
 use super::finding::{Finding, Severity, counted};
-use super::{Attachment, Examination};
+use super::{Attachment, Basis, Examination};
 
 /// Draws it: where the sidecar is attached, then the findings, the worst first, then the sum.
 pub fn draw(examination: &Examination) -> String {
     let mut drawn = String::new();
-    let Examination { proxy, envoy, attachments, findings } = examination;
+    let Examination { proxy, envoy, attachments, findings, basis } = examination;
     let name = [proxy.as_str(), envoy.as_str()].into_iter().filter(|part| !part.is_empty());
     let _ = writeln!(drawn, "Envoy {}", name.collect::<Vec<_>>().join(", version "));
     for attachment in attachments {
@@ -29,6 +29,10 @@ pub fn draw(examination: &Examination) -> String {
     let sum = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
     let sum = sum.map(|(severity, name)| count(severity, name)).join(", ");
     let _ = writeln!(drawn, "\n{}: {sum}", verdict(examination));
+    // Of one that does not answer there is a finding.
+    if *basis == Basis::Counters && !attachments.is_empty() && !has(findings, "sidecar-silent") {
+        let _ = writeln!(drawn, "Whether the sidecar is there now, it says itself: --sidecar-admin HOST:PORT");
+    }
     drawn.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
@@ -40,14 +44,24 @@ fn draw_attachment(attachment: &Attachment, drawn: &mut String) {
 }
 
 fn verdict(examination: &Examination) -> String {
-    let has = |id: &str| examination.findings.iter().any(|finding| finding.id == id);
+    let has = |id: &str| has(&examination.findings, id);
     let verdict = match examination.attachments.is_empty() {
         true => "not attached",
+        false if has("sidecar-silent") => "configured, and the sidecar does not answer",
         false if has("sidecar-unreachable") || has("sidecar-never-answered") => "configured, and not attached",
-        false if has("no-traffic") => "attached by its configuration; no request has come yet",
-        false => "attached",
+        false if has("sidecar-not-connected") => "configured, and not connected",
+        false if has("no-traffic") => "attached by its configuration; no request has been counted yet",
+        false => match examination.basis {
+            Basis::Configuration => "attached by its configuration",
+            Basis::Counters => "attached, by what Envoy has seen so far",
+            Basis::Sidecar => "attached",
+        },
     };
     if has("incomplete") { format!("{verdict}, as far as could be read") } else { verdict.to_owned() }
+}
+
+fn has(findings: &[Finding], id: &str) -> bool {
+    findings.iter().any(|finding| finding.id == id)
 }
 
 fn draw_findings(alike: Vec<&Finding>, first: &Finding, drawn: &mut String) {

@@ -51,6 +51,14 @@ impl Fate {
         }
     }
 
+    /// What has become of them, after `requests`.
+    pub(super) fn of_those(&self) -> String {
+        match self {
+            Self::Answered(status) => format!("got {status}"),
+            Self::LetThrough(clusters) => format!("went to {clusters} without a key, a limit or a count"),
+        }
+    }
+
     /// What they do, after `requests`.
     pub(super) fn of_many(&self) -> String {
         match self {

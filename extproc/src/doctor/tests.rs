@@ -171,5 +171,5 @@ fn a_report_says_where_and_shows_no_more_than_a_few_places() {
         text.contains("\nerror answers-time-out: answers that take longer than 15 s are cut (the route's timeout)\n")
     );
     assert!(text.contains("  at listener attache, route r1999\n") && text.contains("  and 1997 more\n"), "{text}");
-    assert!(text.ends_with("\nattached: 1 error, 0 warnings, 0 notes\n"), "{text}");
+    assert!(text.ends_with("\nattached by its configuration: 1 error, 0 warnings, 0 notes\n"), "{text}");
 }

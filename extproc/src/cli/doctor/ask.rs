@@ -1,5 +1,6 @@
 //! What an Envoy and a sidecar say of themselves, and what it is that answers where they were thought to be.
 
+use std::io;
 use std::time::Duration;
 
 use attache::doctor::Evidence;
@@ -11,8 +12,8 @@ use crate::cli::http::{Answer, Bounds, Fault, ask};
 
 /// A large dump takes seconds to be made.
 const OF_ENVOY: Bounds = Bounds { patience: Duration::from_secs(30), longest_bytes: LONGEST_DUMP_BYTES };
-/// Pages from memory.
-const OF_SIDECAR: Bounds = Bounds { patience: Duration::from_secs(10), longest_bytes: 16 * 1024 * 1024 };
+/// Pages from memory, without a question to the store.
+const OF_SIDECAR: Bounds = Bounds { patience: Duration::from_secs(5), longest_bytes: 16 * 1024 * 1024 };
 
 /// Asks Envoy's admin interface for its configuration and its counters.
 pub(super) fn envoy(admin: &str) -> Result<Evidence, String> {
@@ -22,9 +23,12 @@ pub(super) fn envoy(admin: &str) -> Result<Evidence, String> {
         .and_then(|page| page.filter(|page| page.get("configs").is_some_and(Value::is_array)).ok_or(Mistaken::Other));
     let dump = dump.map_err(|mistaken| mistaken.explained(admin, wanted, hint))?;
     let mut evidence = Evidence { dump, ..Evidence::default() };
-    for (target, counters) in
-        [("/stats?format=json", &mut evidence.stats), ("/clusters?format=json", &mut evidence.clusters)]
-    {
+    for (target, counters) in [
+        ("/stats?format=json", &mut evidence.stats),
+        ("/clusters?format=json", &mut evidence.clusters),
+        // Last: its age is held against that of the sidecar, which is asked next.
+        ("/server_info", &mut evidence.server_info),
+    ] {
         match page(admin, target, OF_ENVOY) {
             Ok(Some(page)) => *counters = page,
             Ok(None) | Err(_) => evidence.unread.push(format!("{target} of {admin}")),
@@ -33,7 +37,10 @@ pub(super) fn envoy(admin: &str) -> Result<Evidence, String> {
     Ok(evidence)
 }
 
-/// Asks a sidecar's admin port what it may choose, and whether it is asked.
+/// Asks a sidecar's admin port what it may choose, and whether it is asked. One that does not answer is evidence, too.
+///
+/// # Errors
+/// For an address that is none, or is another's.
 pub(super) fn sidecar(admin: &str, evidence: &mut Evidence) -> Result<(), String> {
     let hint = "say where that is with --sidecar-admin: `attache run --admin-listen`, port 10002 by default";
     for (target, member, into) in
@@ -41,9 +48,25 @@ pub(super) fn sidecar(admin: &str, evidence: &mut Evidence) -> Result<(), String
     {
         let page = page(admin, target, OF_SIDECAR)
             .and_then(|page| page.filter(|page| page.get(member).is_some()).ok_or(Mistaken::Other));
-        *into = page.map_err(|mistaken| mistaken.explained(admin, "a sidecar's admin port", hint))?;
+        match page {
+            Ok(page) => *into = page,
+            Err(Mistaken::Fault(fault)) if is_silence(&fault) => {
+                evidence.silence = Some(format!("at {admin}, {target}: {fault}"));
+                break;
+            }
+            Err(mistaken) => return Err(mistaken.explained(admin, "a sidecar's admin port", hint)),
+        }
     }
     Ok(())
+}
+
+/// Whether a sidecar may be there, and be down or hang, so that all else is worth examining.
+fn is_silence(fault: &Fault) -> bool {
+    match fault {
+        Fault::Unreachable(error) => error.kind() != io::ErrorKind::InvalidInput,
+        Fault::Silent(_) | Fault::Cut | Fault::TooLong(_) => true,
+        Fault::Grpc | Fault::Scheme(_) | Fault::Path => false,
+    }
 }
 
 /// Why a page is not there.

@@ -1,6 +1,6 @@
 //! What Envoy's counters say of its streams to the sidecar, since it started or since somebody set them back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -53,6 +53,9 @@ static NO_TRAFFIC: Rule = Rule {
     envoy_gateway: "send a request and look again; a stream must be counted in ext_proc.streams_started",
 };
 
+/// Which of the two was last, no counter tells.
+const SINCE: &str = "since this Envoy's counters were reset or it started";
+
 /// What `/stats?format=json` says, by name.
 #[derive(Debug)]
 pub(in crate::doctor) struct Counters<'a>(BTreeMap<&'a str, u64>);
@@ -89,7 +92,7 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, counters: &Counters<'_>, fin
             let what = format!("{} succeeded here, and none came to the sidecar", counted(served, "request"));
             findings.add(&NEVER_ASKED, place, what);
         } else {
-            findings.add(&NO_TRAFFIC, place, "no request has come to the sidecar since this Envoy started");
+            findings.add(&NO_TRAFFIC, place, format!("no request has come to the sidecar {SINCE}"));
         }
     }
     failures(scene, counters, findings);
@@ -97,10 +100,7 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, counters: &Counters<'_>, fin
     let names = ["upstream_rq_pending_overflow", "upstream_cx_overflow"];
     let overflows: u64 = names.iter().map(|name| counters.named(&format!("cluster.{cluster}.{name}"))).sum();
     if overflows > 0 {
-        let what = format!(
-            "a circuit breaker kept {} from the sidecar since this Envoy started",
-            counted(overflows, "stream")
-        );
+        let what = format!("a circuit breaker kept {} from the sidecar {SINCE}", counted(overflows, "stream"));
         findings.add(&OVERFLOWED, &format!("cluster {cluster}"), what);
     }
 }
@@ -115,17 +115,16 @@ fn failures(scene: &Scene<'_>, counters: &Counters<'_>, findings: &mut Findings)
     let failed = counters.of_filter(scene, "streams_failed").max(allowed.saturating_sub(timeouts));
     let streams = counted(failed, "stream");
     if failed > 0 && allowed > 0 {
-        let fates: Vec<_> = scene.entries().map(|route| scene.failed(route).of_many()).take(1).collect();
+        let fates: BTreeSet<_> = scene.entries().map(|route| scene.failed(route)).collect();
+        let fates: Vec<_> = fates.iter().map(Fate::of_those).collect();
         let what = format!(
-            "{streams} failed since this Envoy started, and went on without the sidecar (streams_failed, \
-             failure_mode_allowed): requests {}, answers go on uncounted",
-            fates.concat()
+            "{streams} failed {SINCE} (streams_failed, failure_mode_allowed): of these, requests {}; answers under way went on, \
+             uncounted",
+            fates.join(", or ")
         );
         findings.add(&WAS_OPEN, place, what);
     } else if failed > 0 {
-        let what = format!(
-            "{streams} to the sidecar failed since this Envoy started (streams_failed), and their requests with them"
-        );
+        let what = format!("{streams} to the sidecar failed {SINCE} (streams_failed), and their requests with them");
         findings.add(&HAS_FAILED, place, what);
     }
     if timeouts == 0 {
@@ -133,10 +132,8 @@ fn failures(scene: &Scene<'_>, counters: &Counters<'_>, findings: &mut Findings)
     }
     let messages = counted(timeouts, "message");
     if let (Some(fate), true) = (&open, allowed > 0) {
-        let what = format!(
-            "{messages} had no answer in time since this Envoy started (message_timeouts); such a request {}",
-            fate.of_one()
-        );
+        let what =
+            format!("{messages} had no answer in time {SINCE} (message_timeouts); such a request {}", fate.of_one());
         findings.add(&WAS_OPEN, place, what);
     }
     let waits_for_clients = scene.entries().any(|route| {
@@ -150,6 +147,6 @@ fn failures(scene: &Scene<'_>, counters: &Counters<'_>, findings: &mut Findings)
         }
         false => "by a slow sidecar: no pause of a client ends so here",
     };
-    let what = format!("{messages} had no answer in time since this Envoy started (message_timeouts), held up {whose}");
+    let what = format!("{messages} had no answer in time {SINCE} (message_timeouts), held up {whose}");
     findings.add(&TIMED_OUT, place, what);
 }

@@ -9,7 +9,9 @@ use super::super::*;
 use super::{Dump, STATIC, remove};
 
 /// The rules that are tested here.
-pub(super) const RULES: [&str; 10] = [
+pub(super) const RULES: [&str; 12] = [
+    "sidecar-silent",
+    "sidecar-not-connected",
     "has-failed-open",
     "has-failed",
     "has-timed-out",
@@ -102,8 +104,8 @@ fn a_message_that_had_no_answer_in_time_is_not_taken_for_a_sidecar_that_failed()
     dump.processor()["message_timeout"] = json!("10s");
     dump.route(1)["route"]["cluster"] = json!("default/pool");
     let examination = examined(dump, Evidence { stats: timeouts(), ..Evidence::default() });
-    let expected = "2 messages had no answer in time since this Envoy started (message_timeouts); such a request goes to \
-                    default/pool without a key, a limit or a count";
+    let expected = "2 messages had no answer in time since this Envoy's counters were reset or it started (message_timeouts); \
+                    such a request goes to default/pool without a key, a limit or a count";
     assert_eq!(what(&examination, "has-failed-open"), expected);
 }
 
@@ -160,6 +162,121 @@ fn a_sidecar_that_contradicts_envoy_is_another_one() {
     assert_eq!(examined(dump, evidence).findings, []);
 }
 
+/// The ages of Envoy and of the sidecar, in seconds, and how long ago the sidecar saw its last stream.
+fn ages(envoy: u64, sidecar: u64, last_stream: Option<u64>) -> Evidence {
+    Evidence {
+        server_info: json!({"uptime_current_epoch": format!("{envoy}s"), "uptime_all_epochs": format!("{envoy}s")}),
+        attached: json!({
+            "started_seconds_ago": sidecar,
+            "attached": last_stream.is_some(),
+            "last_stream_seconds_ago": last_stream,
+            "last_refusal": null,
+        }),
+        ..Evidence::default()
+    }
+}
+
+#[test]
+fn a_sidecar_that_was_restarted_is_neither_another_nor_out_of_reach() {
+    let gone = [
+        STARTED,
+        ("ext_proc.stream_msgs_received", 12),
+        ("ext_proc.failure_mode_allowed", 2),
+        ("ext_proc.streams_failed", 2),
+    ];
+    let look = |ages: Evidence, host: &[(&str, u64)]| {
+        examined(Dump::new(STATIC), Evidence { stats: stats(&gone), clusters: clusters(host), ..ages })
+    };
+    let ids = |found: &Examination| found.findings.iter().map(|finding| finding.id).collect::<Vec<_>>().join(" ");
+    let failing = [("cx_connect_fail", 2), ("cx_total", 3)];
+    let found = look(ages(60, 4, None), &failing);
+    assert_eq!(ids(&found), "has-failed-open sidecar-not-connected");
+    let expected = "the sidecar that was asked is up and started 4 s ago, and Envoy has not connected since; what failed may be \
+                    from before: 127.0.0.1:18001: 2 of 3 connections failed, and none is open";
+    assert_eq!(what(&found, "sidecar-not-connected"), expected);
+    assert!(
+        draw(&found).ends_with("\nconfigured, and not connected: 1 error, 1 warning, 0 notes\n"),
+        "{}",
+        draw(&found)
+    );
+    // They failed while the sidecar was there; and it has seen none of what Envoy counts.
+    assert_eq!(ids(&look(ages(60, 90, None), &failing)), "sidecar-unreachable has-failed-open another-sidecar");
+    // Envoy has a connection, and this sidecar no stream.
+    let open = [("cx_connect_fail", 2), ("cx_total", 3), ("cx_active", 1)];
+    assert_eq!(ids(&look(ages(60, 4, None), &open)), "has-failed-open another-sidecar");
+    // A health check is of now.
+    let mut unhealthy = clusters(&[]);
+    unhealthy["cluster_statuses"][1]["host_statuses"][0]["health_status"] = json!({"failed_active_health_check": true});
+    let evidence = Evidence { stats: stats(&gone), clusters: unhealthy, ..ages(60, 4, None) };
+    assert_eq!(ids(&examined(Dump::new(STATIC), evidence)), "sidecar-unreachable has-failed-open");
+    // Nobody asked the sidecar.
+    assert_eq!(ids(&look(Evidence::default(), &failing)), "sidecar-unreachable has-failed-open");
+}
+
+#[test]
+fn streams_from_before_envoy_started_or_its_counters_were_reset_are_no_contradiction() {
+    let look = |ages: Evidence, host: &[(&str, u64)]| {
+        let found = examined(Dump::new(STATIC), Evidence { stats: stats(&[]), clusters: clusters(host), ..ages });
+        found.findings.iter().map(|finding| finding.id).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(look(ages(60, 90, Some(70)), &[]), "no-traffic");
+    assert_eq!(look(ages(60, 90, Some(50)), &[]), "another-sidecar no-traffic");
+    assert_eq!(look(ages(60, 90, Some(50)), &[("cx_total", 1)]), "no-traffic");
+}
+
+#[test]
+fn a_sidecar_that_is_silent_is_one_error_and_envoy_is_examined() {
+    let silence = Some("at 127.0.0.1:10002, /config: it does not answer within 5 s".to_owned());
+    let evidence = Evidence { silence, stats: stats(&[STARTED, ANSWERED]), ..Evidence::default() };
+    let examination = examined(Dump::new(STATIC), evidence);
+    assert_eq!((examination.findings.len(), examination.attachments.len()), (1, 1));
+    assert_eq!(examination.findings[0].severity, Severity::Error);
+    let expected =
+        "the sidecar's admin page does not answer: at 127.0.0.1:10002, /config: it does not answer within 5 s";
+    assert_eq!(what(&examination, "sidecar-silent"), expected);
+    let text = draw(&examination);
+    assert!(text.ends_with("\nconfigured, and the sidecar does not answer: 1 error, 0 warnings, 0 notes\n"), "{text}");
+}
+
+#[test]
+fn the_summary_says_whose_word_it_rests_on() {
+    let last = |evidence: Evidence| {
+        let text = draw(&examined(Dump::new(STATIC), evidence));
+        text.split("\n\n").last().unwrap().to_owned()
+    };
+    let sound = ": 0 errors, 0 warnings, 0 notes\n";
+    assert_eq!(last(Evidence::default()), format!("attached by its configuration{sound}"));
+    let counted = || stats(&[STARTED, ANSWERED]);
+    assert_eq!(
+        last(Evidence { stats: counted(), ..Evidence::default() }),
+        format!(
+            "attached, by what Envoy has seen so far{sound}Whether the sidecar is there now, it says itself: --sidecar-admin \
+             HOST:PORT\n"
+        )
+    );
+    assert_eq!(last(Evidence { stats: counted(), ..ages(60, 90, Some(3)) }), format!("attached{sound}"));
+    let text = draw(&examined(Dump::new(STATIC), Evidence { stats: stats(&[]), ..Evidence::default() }));
+    assert!(text.contains(
+        "\nnote no-traffic: no request has come to the sidecar since this Envoy's counters were reset or it started\n"
+    ));
+    assert!(text.contains("\nattached by its configuration; no request has been counted yet: 0 errors"), "{text}");
+}
+
+#[test]
+fn of_streams_that_failed_it_is_said_what_became_of_their_requests() {
+    let failed = || stats(&[STARTED, ANSWERED, ("ext_proc.failure_mode_allowed", 2), ("ext_proc.streams_failed", 2)]);
+    let said = |dump| what(&examined(dump, Evidence { stats: failed(), ..Evidence::default() }), "has-failed-open");
+    let (start, end) = (
+        "2 streams failed since this Envoy's counters were reset or it started (streams_failed, failure_mode_allowed): of these, ",
+        "; answers under way went on, uncounted",
+    );
+    assert_eq!(said(Dump::new(STATIC)), format!("{start}requests got 503{end}"));
+    let mut dump = Dump::new(STATIC);
+    dump.route(1)["route"]["cluster"] = json!("default/pool");
+    let passed = "requests went to default/pool without a key, a limit or a count";
+    assert_eq!(said(dump), format!("{start}{passed}{end}"));
+}
+
 #[test]
 fn a_page_that_did_not_come_makes_the_verdict_incomplete() {
     let unread = vec!["/stats?format=json of 127.0.0.1:9901".to_owned()];
@@ -167,7 +284,10 @@ fn a_page_that_did_not_come_makes_the_verdict_incomplete() {
     assert_eq!(examination.findings[0].severity, Severity::Error);
     let expected = "the verdict is without what could not be read: /stats?format=json of 127.0.0.1:9901";
     assert_eq!(what(&examination, "incomplete"), expected);
-    assert!(draw(&examination).ends_with("\nattached, as far as could be read: 1 error, 0 warnings, 0 notes\n"));
+    assert!(
+        draw(&examination)
+            .ends_with("\nattached by its configuration, as far as could be read: 1 error, 0 warnings, 0 notes\n")
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What only a running Envoy can tell: whether it reaches the sidecar, which one that is, and what has become of streams.
 
-use attache_tests::{Stack, port};
+use attache_tests::{Stack, port, until};
+use tokio::process::Command;
 
 use super::{address, chat, diagnose, doctor, ids, message_timeout, stack, what};
 use crate::{
@@ -23,14 +24,14 @@ async fn a_sidecar_that_is_not_where_envoy_looks_is_an_error_with_the_address() 
     assert_eq!((status, found), (Some(0), ids(&[])));
     let text = doctor(&["--admin", &address(&envoy.admin_url())]).await;
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("\nattached by its configuration; no request has come yet: 0 errors"), "{text}");
+    assert!(text.contains("\nattached by its configuration; no request has been counted yet: 0 errors"), "{text}");
 
     assert_eq!(envoy.client().unwrap().chat(&chat()).await.unwrap().status, 503);
     let (status, found, proxy) = diagnose(&envoy, None).await;
     assert_eq!((status, found), (Some(1), ids(&["sidecar-unreachable", "has-failed-open"])), "{proxy}");
     let said = what(&proxy, "sidecar-unreachable");
     assert!(said.starts_with("Envoy does not reach the sidecar at /nowhere/attache.sock: "), "{said}");
-    assert!(what(&proxy, "has-failed-open").contains("requests get 503"), "{proxy}");
+    assert!(what(&proxy, "has-failed-open").contains("requests got 503"), "{proxy}");
 }
 
 #[tokio::test]
@@ -88,11 +89,39 @@ async fn an_address_that_is_anothers_is_told_by_what_answers() {
         (&envoy, "is Envoy's admin interface, and not a sidecar's"),
         (&listener, "is a listener of an Envoy, where clients call, and not a sidecar's"),
         (&grpc, "is a gRPC port, such as the sidecar's --extproc-listen, and not a sidecar's"),
-        (&nobody, "no answer from a sidecar's admin port at"),
     ] {
         let text = said(&["--admin", &envoy, "--sidecar-admin", given]).await;
         assert!(text.contains(expected) && text.contains("--sidecar-admin: "), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_sidecar_that_is_gone_is_an_error_of_its_own_and_one_that_is_back_is_not() {
+    let mut stack = stack().await;
+    let admin = address(&stack.gateway.sidecar.admin_url());
+    assert_eq!(stack.client().chat(&chat()).await.unwrap().status, 200);
+    stack.gateway.sidecar.kill().await.unwrap();
+    let (status, found, proxy) = diagnose(&stack.gateway.envoy, Some(&admin)).await;
+    assert_eq!((status, found), (Some(1), ids(&["sidecar-silent"])), "{proxy}");
+    let said = what(&proxy, "sidecar-silent");
+    assert!(said.starts_with(&format!("the sidecar's admin page does not answer: at {admin}, /config: ")), "{said}");
+    assert_eq!(proxy["attachments"][0]["request_body"], "STREAMED");
+
+    assert_eq!(stack.client().chat(&chat()).await.unwrap().status, 503);
+    let (_, found, proxy) = diagnose(&stack.gateway.envoy, Some(&admin)).await;
+    assert_eq!(found, ids(&["sidecar-silent", "sidecar-unreachable", "has-failed-open"]), "{proxy}");
+    stack.gateway.sidecar.restart().await.unwrap();
+    let (_, found, proxy) = diagnose(&stack.gateway.envoy, Some(&admin)).await;
+    assert_eq!(found, ids(&["sidecar-not-connected", "has-failed-open"]), "{proxy}");
+
+    until("a request is served", async || stack.client().chat(&chat()).await.is_ok_and(|answer| answer.status == 200))
+        .await
+        .unwrap();
+    let reset = format!("{}/reset_counters", stack.gateway.envoy.admin_url());
+    let reset = Command::new("curl").args(["-sfX", "POST", &reset]).output().await.unwrap();
+    assert!(reset.status.success());
+    let (status, found, proxy) = diagnose(&stack.gateway.envoy, Some(&admin)).await;
+    assert_eq!((status, found), (Some(0), ids(&[])), "{proxy}");
 }
 
 #[tokio::test]
@@ -106,7 +135,7 @@ async fn a_client_that_pauses_is_let_through_where_doctor_says_so_and_is_not_tak
         let envoy = envoy_with(&stack, replacements).await;
         let mut connection = Connection::open(&envoy).await;
         connection.send(&whole[..whole.len() - 20]).await;
-        attache_tests::until("the message has timed out", async || {
+        until("the message has timed out", async || {
             envoy.stats().await.is_ok_and(|stats| stats.value("http.attache.ext_proc.message_timeouts") == 1)
         })
         .await
