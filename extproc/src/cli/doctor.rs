@@ -27,7 +27,7 @@ pub(super) struct DoctorArgs {
     /// standard input.
     #[arg(long, value_name = "FILE")]
     config_dump: Option<PathBuf>,
-    /// The sidecar's admin port: whether Envoy has a route to everything that the sidecar may choose.
+    /// The sidecar's admin port: whether it is there now, and whether Envoy has a route to everything that it may choose.
     #[arg(long, value_name = "HOST:PORT")]
     sidecar_admin: Option<String>,
     /// A part of the name of the sidecar's filter, or of the cluster that it asks.

@@ -111,6 +111,7 @@ async fn a_sidecar_that_is_gone_is_an_error_of_its_own_and_one_that_is_back_is_n
     let (_, found, proxy) = diagnose(&stack.gateway.envoy, Some(&admin)).await;
     assert_eq!(found, ids(&["sidecar-silent", "sidecar-unreachable", "has-failed-open"]), "{proxy}");
     stack.gateway.sidecar.restart().await.unwrap();
+    let admin = address(&stack.gateway.sidecar.admin_url());
     let (_, found, proxy) = diagnose(&stack.gateway.envoy, Some(&admin)).await;
     assert_eq!(found, ids(&["sidecar-not-connected", "has-failed-open"]), "{proxy}");
 
