@@ -98,10 +98,13 @@ impl Refusal<'_> {
         }
     }
 
+    /// Without a time: what the answer itself holds is free again at once, and is of no use to one that needs more.
     fn message_of_answer(&self) -> String {
         let limit = amount(&self.hold.limit.quantity, self.hold.ceiling);
-        let reason = format!("{}: Limit {limit}. The answer ends here, for nothing more is left for it.", self.what());
-        with_wait(&reason, self.retry_after)
+        format!(
+            "{}: Limit {limit}. The answer ends here, as nothing more is left for it: ask for less, or later.",
+            self.what()
+        )
     }
 
     /// What is reached, and for whom.

@@ -73,7 +73,7 @@ async fn a_stream_ends_where_the_limit_does_and_its_model_server_stops() {
             let (tokens, error) = delivered(&events);
             let error = &error.expect("an error ends the stream")["error"];
             assert_eq!((&error["type"], &error["code"]), (&json!("insufficient_quota"), &json!("insufficient_quota")));
-            assert!(error["message"].as_str().unwrap().contains("Limit 700, "), "{error}");
+            assert!(error["message"].as_str().unwrap().contains("Limit 700. The answer ends here"), "{error}");
             assert_eq!(tokens, 700 - PROMPT_AT_MOST);
             let record = || stack.models[0].requests().remove(number);
             until("the model server had stopped", async || record().finished == Finished::Aborted).await.unwrap();

@@ -250,7 +250,7 @@ def is_cut():
             seen += bool(event.choices[0].delta.content)
     except openai.APIError as error:
         assert (error.code, error.type) == ("insufficient_quota", "insufficient_quota"), repr(error)
-        assert error.message.startswith("Quota used up for this key on tokens per 300 days: Limit 200, "), error.message
+        assert error.message.startswith("Quota used up for this key on tokens per 300 days: Limit 200. The answer ends here"), error.message
         assert 100 < seen < 200, seen
         print("fails as it should: a stream that is cut, after", seen)
         return
