@@ -65,7 +65,10 @@ pub(super) enum Keys {
 /// Whether a lost text may have had something in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
+    /// Its words say so.
     Possible,
+    /// Nobody can tell.
+    Conceivable,
     Unlikely,
 }
 
@@ -251,7 +254,22 @@ impl Lost {
         if ends_in_a_known_kind(source.inner()) {
             return Self::from_text(source);
         }
-        Self::whole(Path::new(source.name()))
+        Self::unknown(source)
+    }
+
+    /// Nobody can tell what was in this text, but for what its words say.
+    pub(super) fn unknown(source: &Source) -> Self {
+        let Self { path, client_keys, limits, credentials } = Self::from_text(source);
+        let conceivable = |presence| match presence {
+            Presence::Possible => Presence::Possible,
+            Presence::Conceivable | Presence::Unlikely => Presence::Conceivable,
+        };
+        Self {
+            path,
+            client_keys: conceivable(client_keys),
+            limits: conceivable(limits),
+            credentials: conceivable(credentials),
+        }
     }
 }
 

@@ -323,6 +323,28 @@ fn a_reload_keeps_what_an_unreadable_file_held() {
 }
 
 #[test]
+fn a_gate_that_stood_open_is_shut_by_words_of_a_key_alone() {
+    let routes = backend("a", 1) + &route("r", "m", "a");
+    let open = compile_text(&routes, None);
+    for broken in ["{", "\t- [", "foo", "- a", "a: b: c\n---\n&x [*x, *y]"] {
+        let now = compile_text(&(routes.clone() + "---\n" + broken), Some(&open.resources));
+        assert_eq!(now.config.gate_config.access, Access::Open, "{broken}");
+        let at_start = compile_text(&(routes.clone() + "---\n" + broken), None);
+        assert_eq!(at_start.config.gate_config.access, Access::Keys(Vec::new()), "{broken}");
+        // What was shut at the start is not opened by another mistake.
+        let later = compile_text(&(routes.clone() + "---\n["), Some(&at_start.resources));
+        assert_eq!(later.config.gate_config.access, Access::Keys(Vec::new()), "{broken}");
+    }
+    for broken in
+        ["kind: ClientKey\nspec: [", "apiVersion: attache.dev/v1al", "apiVersion: attache.dev/v1alpha1\nkind: ["]
+    {
+        let now = compile_text(&(routes.clone() + "---\n" + broken), Some(&open.resources));
+        let is_shut = now.config.gate_config.access == Access::Keys(Vec::new());
+        assert_eq!(is_shut, !broken.ends_with("kind: ["), "{broken}");
+    }
+}
+
+#[test]
 fn the_gate_is_open_only_where_no_client_key_can_have_been_meant() {
     let access = |text: &str| compile_text(text, None).config.gate_config.access;
     let shut = Access::Keys(Vec::new());

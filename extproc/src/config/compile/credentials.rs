@@ -115,7 +115,7 @@ impl<'a> CredentialStage<'a> {
 
     pub(super) fn finish(mut self, lost: &[Lost], before: &Served, findings: &mut Vec<Diagnostic>) -> Keyed {
         self.attach_by_backends(findings);
-        for Lost { path, .. } in lost.iter().filter(|lost| lost.credentials == Presence::Possible) {
+        for Lost { path, .. } in lost.iter().filter(|lost| lost.credentials != Presence::Unlikely) {
             self.gaps.push(Gap::of_lost(path));
         }
         let mut credentials = HashMap::new();

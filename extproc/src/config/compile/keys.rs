@@ -49,7 +49,13 @@ impl<'a> KeyStage<'a> {
             findings.push(error.with_help("write a ClientKey, or restart the sidecar if anyone may call from now on"));
             return (Access::Keys(Vec::new()), Guard::Guarded);
         }
-        if lost.iter().any(|lost| lost.client_keys == Presence::Possible) {
+        // Where everybody was let in, a text of which nobody can tell what it was does not change that.
+        let is_lost = |lost: &Lost| match lost.client_keys {
+            Presence::Possible => true,
+            Presence::Conceivable => before != Guard::Open,
+            Presence::Unlikely => false,
+        };
+        if lost.iter().any(is_lost) {
             let message = "nobody can call: no ClientKey was read, and what could not be read may have had one";
             let warning = Diagnostic::general(Severity::Warning, message);
             findings.push(warning.with_help("mend what could not be read").following_from_another());
@@ -57,7 +63,7 @@ impl<'a> KeyStage<'a> {
         }
         let warning = Diagnostic::general(Severity::Warning, "anyone can call: there is no ClientKey");
         findings.push(warning.with_help("add a ClientKey for each caller, unless something before Envoy knows them"));
-        (Access::Open, Guard::Unguarded)
+        (Access::Open, Guard::Open)
     }
 
     fn routes(&self, pattern: &RoutePattern, key: &ObjectName, findings: &mut Vec<Diagnostic>) -> Vec<String> {

@@ -86,8 +86,11 @@ pub(super) struct Served {
 /// be half written, or moved for a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Guard {
+    /// Nothing has said yet whether keys are meant.
     #[default]
     Unguarded,
+    /// Everybody was let in, by sound documents without keys.
+    Open,
     Guarded,
 }
 
@@ -242,7 +245,9 @@ struct Reader {
 enum Extent {
     /// What its words may name.
     Named,
-    /// Anything.
+    /// Nobody can tell what.
+    Unknown,
+    /// Anything of ours.
     Whole,
 }
 
@@ -255,7 +260,7 @@ impl Reader {
                     let here = Log::new(source).location(node);
                     let warning = Diagnostic::warning(&here, "this List has no list of `items`");
                     self.read.diagnostics.push(warning.with_help("write its objects under `items`, or remove it"));
-                    self.lose(source, Extent::Whole);
+                    self.lose(source, Extent::Unknown);
                 }
             }
             return;
@@ -283,6 +288,7 @@ impl Reader {
         if self.lost.insert((Arc::as_ptr(source), extent)) {
             self.read.lost.push(match extent {
                 Extent::Named => Lost::from_text(source),
+                Extent::Unknown => Lost::unknown(source),
                 Extent::Whole => Lost::whole(Path::new(source.name())),
             });
         }
@@ -378,10 +384,17 @@ impl<T: Spec> Catalog<T> {
 /// kind, or before the namespace that says what a policy is about.
 fn extent_of_loss(node: &Node, known: Option<()>) -> Option<Extent> {
     let text = |field| node.get(field).filter(|value| !value.is_null()).and_then(Node::text);
-    let (Some(api_version), Some(kind)) = (text("apiVersion"), text("kind")) else { return Some(Extent::Whole) };
+    let (Some(api_version), Some(kind)) = (text("apiVersion"), text("kind")) else {
+        let is_ours = text("apiVersion").is_some_and(|version| version.split('/').next() == Some(kind::ATTACHE));
+        return Some(if is_ours { Extent::Whole } else { Extent::Unknown });
+    };
     if known.is_none() {
         let is_ours = api_version.split('/').next() == Some(kind::ATTACHE);
-        return Some(if is_ours || kind::begins_a_guard(kind) { Extent::Whole } else { Extent::Named });
+        return Some(match is_ours {
+            true => Extent::Whole,
+            false if kind::begins_a_guard(kind) => Extent::Unknown,
+            false => Extent::Named,
+        });
     }
     let has_spec = node.get("spec").is_some_and(|spec| !spec.is_null());
     (kind::GUARDS.contains(&&**kind) && !has_spec).then_some(Extent::Named)

@@ -106,7 +106,7 @@ impl Limiting {
                 limits.push(limit);
             }
         }
-        for Lost { path, .. } in lost.iter().filter(|lost| lost.limits == Presence::Possible) {
+        for Lost { path, .. } in lost.iter().filter(|lost| lost.limits != Presence::Unlikely) {
             let policy = format!("what could not be read in {}", path.display());
             self.gaps.push(Gap { reach: Reach::NewRoutes { of: None }, policy, location: None });
         }
