@@ -39,11 +39,11 @@ not-in-envoy-gateway = $$(sed -n 's/^\([a-z_]*::[a-z_0-9]*\) .*/--skip \1/p' tes
 on-envoy-gateway = ATTACHE_TEST_PROFILE=envoy-gateway $(tests) --test blackbox -- $(not-in-envoy-gateway)
 
 .PHONY: test
-test: wasm ## run all tests, on a real Envoy and a real Redis, in both profiles; ARGS="NAME" runs some, in the static one
-	@$(under_test) && $(tests) --no-run && $(tests) $(ARGS) $(if $(ARGS),,&& $(on-envoy-gateway))
+test: wasm ## run all tests, on a real Envoy and a real Redis; ARGS="NAME" runs some
+	@$(under_test) && $(tests) --no-run && $(tests) $(ARGS)
 
 .PHONY: test-gateway
-test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway alone
+test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway
 	@$(under_test) && $(tests) --no-run && $(on-envoy-gateway)
 
 .PHONY: fuzz
