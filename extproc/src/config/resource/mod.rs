@@ -384,12 +384,12 @@ impl<T: Spec> Catalog<T> {
 /// kind, or before the namespace that says what a policy is about.
 fn extent_of_loss(node: &Node, known: Option<()>) -> Option<Extent> {
     let text = |field| node.get(field).filter(|value| !value.is_null()).and_then(Node::text);
-    let (Some(api_version), Some(kind)) = (text("apiVersion"), text("kind")) else {
-        let is_ours = text("apiVersion").is_some_and(|version| version.split('/').next() == Some(kind::ATTACHE));
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let is_ours = api_version.is_some_and(|version| version.split('/').next() == Some(kind::ATTACHE));
+    let (Some(_), Some(kind)) = (api_version, kind) else {
         return Some(if is_ours { Extent::Whole } else { Extent::Unknown });
     };
     if known.is_none() {
-        let is_ours = api_version.split('/').next() == Some(kind::ATTACHE);
         return Some(match is_ours {
             true => Extent::Whole,
             false if kind::begins_a_guard(kind) => Extent::Unknown,
