@@ -201,7 +201,7 @@ impl Counted<'_> {
         self.hold.limit.admission() != Mode::Check
     }
 
-    /// As `common.lua` reads it: `<I2BBddddI4I4dd`, and for a calendar `<I4I4I4dddd`. Small numbers as bytes, the rest as
+    /// As `common.lua` reads it: `<I2BBddddI4I4ddI4`, and for a calendar `<I4I4I4dddd`. Small numbers as bytes, the rest as
     /// doubles, as Lua has no other numbers: no text to be parsed while everybody waits.
     fn argument(&self, set: u16, floor: Floor, now_ms: u64) -> Vec<u8> {
         let limit = &self.hold.limit;
@@ -227,6 +227,7 @@ impl Counted<'_> {
         argument.index(floor.bucket);
         argument.number(floor.settled);
         argument.number(floor.previous);
+        argument.index(u64::from(floor.life));
         if let Some(calendar) = calendar {
             let buckets = calendar.around(now_ms);
             buckets.iter().for_each(|bucket| argument.index(bucket.index));

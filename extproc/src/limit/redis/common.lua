@@ -18,9 +18,18 @@ local SETS = tonumber(ARGV[1])
 local time = call('TIME')
 local NOW = time[1] * 1000 + floor(time[2] / 1000)
 
--- A counter: its bucket, how often it was reset, settled in the bucket, settled in the one before, held.
-local FORMAT = '<I4I4ddd'
-local SIZE = 32
+-- A counter: its bucket, how often it was reset, settled in the bucket, settled in the one before, held; then its life, and what
+-- of the settled in the bucket was restored from earlier lives.
+--
+-- A life begins when Redis has lost the counter, and is named by the time in microseconds. Within one life a counter only grows, so what a sidecar
+-- saw in it is in it. What it saw in an earlier life may be, or may be not yet: what was charged since then comes on top.
+local FORMAT = '<I4I4dddI4d'
+local SIZE = 44
+-- Of a counter that was written before there were lives.
+local FORMER_FORMAT, FORMER_SIZE, FORMER_LIFE = '<I4I4ddd', 32, 0
+local NEW_LIFE = (time[1] * 1000000 + time[2]) % 2 ^ 32
+-- Where they stand in a counter's table.
+local LIFE, RESTORED = 1, 2
 local SLIDING, CALENDAR = 1, 2
 -- When a counter refuses; NEVER, where its limit does not.
 local SOFT, STRICT, CHECK = 0, 1, 2
@@ -42,32 +51,54 @@ local function of_calendar(argument, at)
   return after, last - third, last - NOW
 end
 
+-- Reads a stored counter into `c`, and says whether it is one.
+local function unpack_counter(c, stored)
+  if #stored == SIZE then
+    c.bucket, c.epoch, c.settled, c.previous, c.held, c[LIFE], c[RESTORED] = unpack_struct(FORMAT, stored)
+  elseif #stored == FORMER_SIZE then
+    c.bucket, c.epoch, c.settled, c.previous, c.held = unpack_struct(FORMER_FORMAT, stored)
+    c[LIFE], c[RESTORED] = FORMER_LIFE, c.settled
+  else
+    -- Another size is another version's: it is not guessed at, it starts anew.
+    return false
+  end
+  return true
+end
+
 -- Enters a bucket. A counter never goes back to one that has ended.
 local function enter(c, bucket)
   if c.bucket < bucket or c.bucket > bucket + BUCKETS_AHEAD then
     c.previous = c.slides and c.bucket == bucket - 1 and c.settled or 0
-    c.settled = 0
+    c.settled, c[RESTORED] = 0, 0
     c.bucket = bucket
   end
 end
 
 -- Brings back what Redis has lost and the sidecar has seen, unless it was reset since then.
-local function raise(c, epoch, bucket, settled, previous)
-  local was_epoch, was_settled, was_previous = c.epoch, c.settled, c.previous
+local function raise(c, epoch, bucket, settled, previous, life)
+  local was_epoch, was_settled, was_previous, was_restored = c.epoch, c.settled, c.previous, c[RESTORED]
   if epoch > c.epoch then
     -- What is settled here was settled before a reset, but for buckets that came after the one it was seen in.
     c.epoch = epoch
-    c.settled = c.bucket > bucket and c.settled or 0
+    if c.bucket <= bucket then
+      c.settled, c[RESTORED] = 0, 0
+    end
     c.previous = c.bucket > bucket + 1 and c.previous or 0
   end
   enter(c, max(bucket, c.bucket))
   if bucket == c.bucket then
-    c.settled = max(c.settled, settled)
+    if life ~= c[LIFE] and settled > c[RESTORED] then
+      c.settled = min(c.settled + settled - c[RESTORED], MAX_COUNT)
+      c[RESTORED] = settled
+    elseif life == c[LIFE] and settled > c.settled then
+      -- Redis went back to an earlier state: this is another life from here on.
+      c[LIFE], c.settled, c[RESTORED] = NEW_LIFE, settled, settled
+    end
     c.previous = max(c.previous, previous)
   elseif c.slides and bucket == c.bucket - 1 then
     c.previous = max(c.previous, settled)
   end
-  c.changed = c.epoch ~= was_epoch or c.settled ~= was_settled or c.previous ~= was_previous
+  c.changed = c.epoch ~= was_epoch or c.settled ~= was_settled or c.previous ~= was_previous or c[RESTORED] ~= was_restored
 end
 
 -- The counters of the call as they stand now, or nil outside the calendar. `members` are those that the script knows of each
@@ -77,8 +108,8 @@ local function read(members)
   local at = 1 + SETS * members
   for i = 1, #ARGV - at do
     local argument, key = ARGV[at + i], KEYS[SETS + i]
-    local set, kind, mode, length, ttl, amount, number, epoch, bucket, settled, previous, rest =
-      unpack_struct('<I2BBddddI4I4dd', argument)
+    local set, kind, mode, length, ttl, amount, number, epoch, bucket, settled, previous, life, rest =
+      unpack_struct('<I2BBddddI4I4ddI4', argument)
     local now, left
     if kind == CALENDAR then
       now, length, left = of_calendar(argument, rest)
@@ -89,21 +120,19 @@ local function read(members)
       now = floor(NOW / length)
       left = (now + 1) * length - NOW
     end
-    -- One field more, and Lua takes twice the time and room for it.
+    -- One named field more, and Lua takes twice the time and room for it.
     local c = {
-      key = key, set = set, mode = mode, length = length, ttl = ttl, amount = amount, number = number,
+      NEW_LIFE, 0, key = key, set = set, mode = mode, length = length, ttl = ttl, amount = amount, number = number,
       slides = kind == SLIDING, left = left, bucket = now, epoch = 0, settled = 0, previous = 0, held = 0,
       stored = false, changed = false,
     }
-    local packed = call('GET', key)
-    -- Another size is another version's: it is not guessed at, it starts anew.
-    if packed and #packed == SIZE then
-      c.bucket, c.epoch, c.settled, c.previous, c.held = unpack_struct(FORMAT, packed)
+    local stored = call('GET', key)
+    if stored and unpack_counter(c, stored) then
       c.stored = true
       enter(c, now)
     end
     if bucket > 0 and bucket <= now + BUCKETS_AHEAD and epoch >= c.epoch then
-      raise(c, epoch, bucket, settled, previous)
+      raise(c, epoch, bucket, settled, previous, life)
     end
     if c.bucket > now then
       -- As if its bucket had just begun.
@@ -115,7 +144,7 @@ local function read(members)
 end
 
 local function packed(c)
-  return pack(FORMAT, c.bucket, c.epoch, c.settled, c.previous, c.held)
+  return pack(FORMAT, c.bucket, c.epoch, c.settled, c.previous, c.held, c[LIFE], c[RESTORED])
 end
 
 -- The answer of a script: its verdict, the time, the counters.
@@ -215,10 +244,10 @@ local function find(counters, key)
   if c == nil then
     c = false
     -- Of a key that a stranger wrote it is an error, and no string.
-    local packed = redis.pcall('GET', key)
-    if type(packed) == 'string' and #packed == SIZE then
-      c = { key = key }
-      c.bucket, c.epoch, c.settled, c.previous, c.held = unpack_struct(FORMAT, packed)
+    local stored = redis.pcall('GET', key)
+    local other = { key = key }
+    if type(stored) == 'string' and unpack_counter(other, stored) then
+      c = other
       others[#others + 1] = c
     end
     by_key[key] = c

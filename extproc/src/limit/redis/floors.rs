@@ -32,6 +32,9 @@ pub(super) struct Floor {
     pub(super) epoch: u32,
     pub(super) settled: u64,
     pub(super) previous: u64,
+    /// In which of the counter's lives: the time when it began, in microseconds modulo 2^32. Redis tells by it whether what was
+    /// seen is in what it has.
+    pub(super) life: u32,
 }
 
 impl Floor {
@@ -39,6 +42,10 @@ impl Floor {
     fn and(self, seen: Self) -> Self {
         if seen.epoch != self.epoch {
             return if seen.epoch > self.epoch { seen } else { self };
+        }
+        if seen.life != self.life {
+            // The earlier life's connections ended with it, and what was sent along from it is in this answer.
+            return seen;
         }
         if seen.bucket == self.bucket {
             let (settled, previous) = (seen.settled.max(self.settled), seen.previous.max(self.previous));
@@ -119,7 +126,7 @@ mod tests {
     use super::*;
 
     fn floor(bucket: u64, epoch: u32, settled: u64) -> Floor {
-        Floor { bucket, epoch, settled, previous: 0 }
+        Floor { bucket, epoch, settled, previous: 0, life: 1 }
     }
 
     #[test]
@@ -134,6 +141,12 @@ mod tests {
         ] {
             assert_eq!(known.and(seen), expected);
         }
+    }
+
+    #[test]
+    fn what_was_seen_in_another_life_counts_also_where_it_is_less() {
+        let other = Floor { life: 2, ..floor(9, 1, 40) };
+        assert_eq!(floor(9, 1, 50).and(other), other);
     }
 
     #[test]

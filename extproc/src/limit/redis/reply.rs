@@ -1,4 +1,4 @@
-//! What the scripts answer: a verdict, the time, and each counter in its 32 bytes. It comes off a wire, so nothing is believed
+//! What the scripts answer: a verdict, the time, and each counter in its 44 bytes. It comes off a wire, so nothing is believed
 //! of it but what can be read.
 
 use redis::Value;
@@ -63,7 +63,7 @@ impl Answer {
 }
 
 impl Packed {
-    /// As `common.lua` packs it: `<I4I4ddd`.
+    /// As `common.lua` packs it: `<I4I4dddI4d`. What was restored is the scripts' own business.
     fn read(value: &Value) -> Option<Self> {
         let Value::BulkString(bytes) = value else {
             return None;
@@ -72,7 +72,9 @@ impl Packed {
         let (epoch, bytes) = bytes.split_first_chunk()?;
         let (settled, bytes) = bytes.split_first_chunk()?;
         let (previous, bytes) = bytes.split_first_chunk()?;
-        let held = bytes.try_into().ok()?;
+        let (held, bytes) = bytes.split_first_chunk()?;
+        let (life, restored) = bytes.split_first_chunk()?;
+        let _: &[u8; 8] = restored.try_into().ok()?;
         // Whole numbers from 0 to 2^53; of anything else, the nearest of those.
         let count = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes) as u64;
         let floor = Floor {
@@ -80,6 +82,7 @@ impl Packed {
             epoch: u32::from_le_bytes(*epoch),
             settled: count(settled),
             previous: count(previous),
+            life: u32::from_le_bytes(*life),
         };
         Some(Self { floor, held: count(held) })
     }
@@ -90,7 +93,7 @@ impl Packed {
     }
 
     pub(super) fn counter(&self) -> Counter {
-        let Floor { bucket, epoch, settled, previous } = self.floor;
+        let Floor { bucket, epoch, settled, previous, life: _ } = self.floor;
         Counter::kept(bucket, epoch, settled, previous, self.held)
     }
 }
@@ -104,6 +107,7 @@ mod tests {
     fn packed(bucket: u32, epoch: u32, counts: [f64; 3]) -> Value {
         let mut bytes = [bucket.to_le_bytes(), epoch.to_le_bytes()].concat();
         bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        bytes.extend([7; 12]);
         Value::BulkString(bytes)
     }
 
@@ -126,7 +130,7 @@ mod tests {
             answer(-2, &one),
             answer(0, &[]),
             answer(0, &[Value::Int(7)]),
-            answer(0, &[Value::BulkString(vec![0; 31])]),
+            answer(0, &[Value::BulkString(vec![0; 43])]),
             Value::Array(vec![Value::Int(0)]),
             Value::Nil,
         ] {
@@ -136,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_too_strange_to_be_read(bytes in prop::collection::vec(any::<u8>(), 32)) {
+        fn no_bytes_are_too_strange_to_be_read(bytes in prop::collection::vec(any::<u8>(), 44)) {
             let read = Answer::read(&answer(0, &[Value::BulkString(bytes)]), 1).unwrap();
             prop_assert_eq!(read.counters.len(), 1);
         }

@@ -8,7 +8,7 @@ end
 local left = lives(counters)
 for _, c in ipairs(counters) do
   c.epoch = max(c.epoch + 1, floor(NOW / 1000))
-  c.settled, c.previous = 0, 0
+  c.settled, c.previous, c[RESTORED] = 0, 0, 0
   write(c)
 end
 keep_leases(counters, left)

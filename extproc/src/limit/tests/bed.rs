@@ -26,9 +26,9 @@ const MAKE_OLDER: &str = r"
           redis.call('ZINCRBY', key, -by, member)
         end
       elseif window then
-        local bucket, epoch, c, p, h = struct.unpack('<I4I4ddd', redis.call('GET', key))
+        local bucket, rest = struct.unpack('<I4', redis.call('GET', key)), string.sub(redis.call('GET', key), 5)
         bucket = bucket - math.floor(by / length_of(window))
-        redis.call('SET', key, struct.pack('<I4I4ddd', bucket, epoch, c, p, h))
+        redis.call('SET', key, struct.pack('<I4', bucket) .. rest)
       end
       redis.call('PEXPIRE', key, left - by)
     end";

@@ -76,6 +76,90 @@ async fn the_sidecar_that_saw_most_brings_most_back() {
     assert_eq!(settled(&early, &limit).await, 200);
 }
 
+/// What one sidecar charges before another has brought back what it saw comes on top of that.
+#[tokio::test]
+async fn no_charge_is_lost_whichever_sidecar_comes_first_after_a_loss() {
+    let mut server = RedisServer::start().await;
+    let (early, late, limit) = (connect(&server), connect(&server), fixed());
+    charge(&early, &limit, 20).await;
+    charge(&late, &limit, 50).await;
+    lose_everything(&mut server, &[&early, &late], &limit).await;
+    charge(&early, &limit, 7).await;
+    charge(&late, &limit, 3).await;
+    assert_eq!(settled(&connect(&server), &limit).await, 80);
+    // A second loss, before the other sidecar has seen what the first one saw last.
+    charge(&early, &limit, 11).await;
+    lose_everything(&mut server, &[&early, &late], &limit).await;
+    charge(&late, &limit, 5).await;
+    charge(&early, &limit, 2).await;
+    assert_eq!(settled(&connect(&server), &limit).await, 98);
+}
+
+/// Redis loses everything, or one counter, or goes back to an earlier state, again and again; four sidecars go on charging.
+#[tokio::test]
+async fn every_token_of_four_sidecars_is_charged_over_many_losses() {
+    let server = RedisServer::start().await;
+    let sidecars: Vec<RedisStore> = (0..4).map(|_| connect(&server)).collect();
+    let limit = Arc::new(Limit { amount: 1 << 40, ..Limit::clone(&fixed()) });
+    let mut random = 7_u64;
+    let mut draw = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let mut charged = 0;
+    for loss in 0..40 {
+        // Each of them comes at least once between two losses, in any order: what only one had seen of a life but the last is gone.
+        let mut still_to_come: Vec<usize> = (0..4).collect();
+        while !still_to_come.is_empty() {
+            let (sidecar, used) = (draw(4) as usize, draw(1_000));
+            charge(&sidecars[sidecar], &limit, used).await;
+            still_to_come.retain(|other| *other != sidecar);
+            charged += used;
+        }
+        match loss % 2 {
+            0 => flush(&server).await,
+            _ => assert_eq!(delete(&server, &format!("att1:*:f{}:*", ERA.as_millis())).await, 1),
+        }
+    }
+    for sidecar in &sidecars {
+        charge(sidecar, &limit, 0).await;
+    }
+    assert_eq!(settled(&connect(&server), &limit).await, charged);
+}
+
+/// A failover to a replica that lags, or a restart with an older snapshot.
+#[tokio::test]
+async fn what_a_redis_that_went_back_has_forgotten_comes_back_and_what_is_charged_then_comes_on_top() {
+    let server = RedisServer::start().await;
+    let (ahead, behind, limit) = (connect(&server), connect(&server), fixed());
+    charge(&behind, &limit, 100).await;
+    let earlier = dump(&server).await;
+    charge(&behind, &limit, 20).await;
+    charge(&ahead, &limit, 30).await;
+    restore(&server, &earlier).await;
+    assert_eq!(settled(&connect(&server), &limit).await, 100);
+    charge(&behind, &limit, 5).await;
+    charge(&ahead, &limit, 7).await;
+    assert_eq!(settled(&connect(&server), &limit).await, 162);
+}
+
+/// As the version before counters had lives wrote them.
+#[tokio::test]
+async fn a_counter_of_the_former_version_is_read() {
+    let server = RedisServer::start().await;
+    let (store, limit) = (connect(&server), fixed());
+    charge(&store, &limit, 100).await;
+    for (key, value) in dump(&server).await {
+        let mut connection = server.connection().await;
+        let () = redis::cmd("SET").arg(key).arg(&value[..32]).query_async(&mut connection).await.unwrap();
+    }
+    let new = connect(&server);
+    charge(&new, &limit, 20).await;
+    assert_eq!(settled(&new, &limit).await, 120);
+    charge(&store, &limit, 3).await;
+    assert_eq!(settled(&new, &limit).await, 123);
+}
+
 #[tokio::test]
 async fn a_sliding_window_brings_back_both_of_its_buckets() {
     let bed = Bed::redis().await;
@@ -230,6 +314,26 @@ async fn a_sidecar_whose_clock_is_wrong_counts_in_the_same_day_as_all_others() {
 
 async fn flush(server: &RedisServer) {
     let () = redis::cmd("FLUSHALL").query_async(&mut server.connection().await).await.unwrap();
+}
+
+/// All counters, as they are stored.
+async fn dump(server: &RedisServer) -> Vec<(String, Vec<u8>)> {
+    let mut connection = server.connection().await;
+    let pattern = format!("att1:*:f{}:*", ERA.as_millis());
+    let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
+    let mut counters = Vec::new();
+    for key in keys {
+        let value = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
+        counters.push((key, value));
+    }
+    assert!(!counters.is_empty());
+    counters
+}
+
+async fn restore(server: &RedisServer, counters: &[(String, Vec<u8>)]) {
+    for (key, value) in counters {
+        let () = redis::cmd("SET").arg(key).arg(value).query_async(&mut server.connection().await).await.unwrap();
+    }
 }
 
 /// Deletes the keys of a pattern, and says how many there were.

@@ -282,7 +282,7 @@ async fn a_call_waits_for_a_slot_on_the_move_until_its_deadline() {
 
     let hasty = RedisStore::connect(
         &format!("redis+cluster://127.0.0.1:{}", source.port()),
-        RedisOptions { deadline: Duration::from_millis(100), ..OPTIONS },
+        RedisOptions { deadline: Duration::from_secs(2), ..OPTIONS },
     )
     .unwrap();
     until(async || hasty.ping(PATIENCE).await.is_ok()).await;
