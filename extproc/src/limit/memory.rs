@@ -3,9 +3,11 @@
 //! One lock over everything, held for a few map operations and never across an await: a request's limits are checked and
 //! written together. What time takes away (leases, tombstones, idle counters) is cleared a little with every operation, so
 //! there is no background task and no long pause. Memory is bounded by a number of counters; beyond it, a request that would
-//! need a new one is refused an answer, as by a Redis that is full: forgetting somebody's use would be a way around limits.
+//! need a new one is refused an answer, as by a Redis that is full: forgetting somebody's use would be a way around limits. A
+//! caller that makes counters, by values of a header, gets no more of them than it leaves free for others.
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,10 +60,7 @@ impl MemoryStore {
         if let Some(by) = by {
             return Ok(Admission::Refused { by, states });
         }
-        let new = request.holds.iter().filter(|hold| !books.counters.contains_key(&CounterId::of(hold))).count();
-        if books.counters.len() + new > self.max_counters {
-            return Err(StoreError::Failed(format!("no room for more than {} counters", self.max_counters)));
-        }
+        books.check_room(request, self.max_counters)?;
         books.hold(request, now);
         Ok(Admission::Granted { states })
     }
@@ -79,7 +78,7 @@ impl MemoryStore {
             books.release(&lease.holds);
         }
         for charge in settlement.charges.iter().filter(|charge| charge.actual > 0) {
-            books.update(&charge.hold, now, |counter| counter.charge(charge.actual));
+            books.update(&charge.hold, None, now, |counter| counter.charge(charge.actual));
         }
     }
 
@@ -124,7 +123,7 @@ impl MemoryStore {
         let now = self.now_ms();
         let mut books = self.books();
         for hold in holds {
-            books.update(hold, now, Counter::reset);
+            books.update(hold, None, now, Counter::reset);
         }
     }
 
@@ -182,6 +181,8 @@ impl Store for MemoryStore {
 #[derive(Default)]
 struct Books {
     counters: HashMap<CounterId, Slot>,
+    /// How many of them each key was the first to need.
+    made_by: HashMap<Owner, usize>,
     /// When each counter is looked at next; it is gone then, unless it was used in the meantime.
     idle: BinaryHeap<Reverse<(u64, CounterId)>>,
     leases: HashMap<ReservationId, Lease>,
@@ -214,7 +215,11 @@ impl CounterId {
 struct Slot {
     counter: Counter,
     expires: u64,
+    owner: Owner,
 }
+
+/// The id of the key whose request made a counter; `None` is everybody without a key.
+type Owner = Option<Arc<str>>;
 
 struct Lease {
     expires: u64,
@@ -222,6 +227,25 @@ struct Lease {
 }
 
 impl Books {
+    /// Whether there is room for the counters that a request would make. Each key may have made as many as are free: one alone
+    /// gets half of the room, of two that flood it each a third, and a third of it is left.
+    fn check_room(&self, request: &ReserveRequest, max_counters: usize) -> Result<(), StoreError> {
+        let new = request.holds.iter().filter(|hold| !self.counters.contains_key(&CounterId::of(hold))).count();
+        if new == 0 {
+            return Ok(());
+        }
+        let free = max_counters.saturating_sub(self.counters.len());
+        let made = self.made_by.get(&request.key_id).copied().unwrap_or(0);
+        if new > free {
+            return Err(StoreError::Failed(format!("no room for more than {max_counters} counters")));
+        }
+        // The first ones need no comparison: a table that is nearly full still serves whoever is new.
+        if made > 0 && made + new > free {
+            return Err(StoreError::Failed(format!("one key uses {made} counters, and only {free} more are free")));
+        }
+        Ok(())
+    }
+
     /// Holds what the request asks for, unless it is settled already: then it was the answer to the reservation that came
     /// too late.
     fn hold(&mut self, request: &ReserveRequest, now: u64) {
@@ -230,7 +254,7 @@ impl Books {
         }
         let mut holds = Vec::new();
         for hold in request.holds.iter().filter(|hold| hold.amount() > 0) {
-            self.update(hold, now, |counter| counter.hold(hold.amount()));
+            self.update(hold, request.key_id.as_ref(), now, |counter| counter.hold(hold.amount()));
             holds.push((CounterId::of(hold), hold.amount()));
         }
         if !holds.is_empty() {
@@ -246,13 +270,33 @@ impl Books {
         }
     }
 
-    fn update(&mut self, hold: &Hold, now: u64, change: impl FnOnce(&mut Counter)) {
+    /// `by` is the key whose request needs the counter, where that is known.
+    fn update(&mut self, hold: &Hold, by: Option<&Arc<str>>, now: u64, change: impl FnOnce(&mut Counter)) {
         let mut counter = self.counter(hold, now);
         change(&mut counter);
         let id = CounterId::of(hold);
         let expires = now.saturating_add(hold.limit.time_to_live_ms());
-        if self.counters.insert(id.clone(), Slot { counter, expires }).is_none() {
-            self.idle.push(Reverse((expires, id)));
+        match self.counters.entry(id) {
+            Entry::Occupied(mut slot) => {
+                let slot = slot.get_mut();
+                (slot.counter, slot.expires) = (counter, expires);
+            }
+            Entry::Vacant(slot) => {
+                let owner = by.cloned();
+                *self.made_by.entry(owner.clone()).or_default() += 1;
+                self.idle.push(Reverse((expires, slot.key().clone())));
+                slot.insert(Slot { counter, expires, owner });
+            }
+        }
+    }
+
+    fn forget(&mut self, id: &CounterId) {
+        let Some(Slot { owner, .. }) = self.counters.remove(id) else { return };
+        if let Entry::Occupied(mut made) = self.made_by.entry(owner) {
+            *made.get_mut() -= 1;
+            if *made.get() == 0 {
+                made.remove();
+            }
         }
     }
 
@@ -339,9 +383,7 @@ impl Books {
             };
             match self.counters.get(&id).map(|slot| slot.expires) {
                 Some(expires) if expires > now => self.idle.push(Reverse((expires, id))),
-                _ => {
-                    self.counters.remove(&id);
-                }
+                _ => self.forget(&id),
             }
         }
     }
@@ -396,7 +438,7 @@ mod tests {
             assert!(store.reserve_now(&request(vec![])).is_ok());
         }
         let books = store.books();
-        assert_eq!((books.counters.len(), books.idle.len()), (0, 0));
+        assert_eq!((books.counters.len(), books.idle.len(), books.made_by.len()), (0, 0, 0));
         assert_eq!((books.leases.len(), books.lease_ends.len()), (0, 0));
         assert_eq!((books.tombstones.len(), books.tombstone_ends.len()), (0, 0));
     }
@@ -426,5 +468,27 @@ mod tests {
         assert!(matches!(store.reserve_now(&request(vec![hold(&limit, "second", 40)])), Err(StoreError::Failed(_))));
         let seen = store.reserve_now(&request(vec![hold(&limit, "first", 40)])).unwrap();
         assert_eq!(seen.states()[0].held, 40);
+    }
+
+    #[test]
+    fn a_key_that_makes_counters_without_end_leaves_room_for_the_others() {
+        let hand = Arc::new(Hand::default());
+        let store = store(&hand).with_max_counters(300);
+        let limit = Arc::new(limit("a", 300, Mode::Soft));
+        let ask = |key: &str, value: usize| {
+            let holds = vec![hold(&limit, &format!("{key} {value}"), 40)];
+            store.reserve_now(&ReserveRequest { key_id: Some(key.into()), ..request(holds) })
+        };
+        let flood = |key: &str| (0..1_000).filter(|value| ask(key, *value).is_ok()).count();
+        assert_eq!(flood("hostile"), 150);
+        assert_eq!(flood("another"), 75);
+        for neighbour in 0..20 {
+            assert!(ask(&format!("key {neighbour}"), 0).is_ok(), "{neighbour}");
+        }
+        // What it made is still its own to use, and free again once nobody uses it.
+        assert!(ask("hostile", 149).is_ok());
+        hand.advance(Duration::from_secs(2 * 60 + 30));
+        (0..100).for_each(|_| drop(store.reserve_now(&request(vec![]))));
+        assert_eq!(flood("another"), 150);
     }
 }
