@@ -192,8 +192,8 @@ impl Exchange {
         let Answering { plan, answer, .. } = *answering;
         let counted = answer.finished(&plan.estimate, plan.unreported);
         if let Some(Counted::Reported(usage)) = &counted {
-            let key_id = self.key_id();
-            self.memory.experience.learn(&plan.served_model, key_id, &plan.lesson(usage));
+            let (tenant, key_id) = (self.tenant(), self.key_id());
+            self.memory.experience.learn(&plan.served_model, tenant, key_id, &plan.lesson(usage));
             if let Some(ticket) = self.ticket.take() {
                 ticket.finish(plan.text_tokens(usage), usage.cached_input, now);
             }

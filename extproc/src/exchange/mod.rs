@@ -504,6 +504,10 @@ impl Exchange {
         self.config.backends.get(plan.backend)
     }
 
+    fn tenant(&self) -> Option<&str> {
+        self.head.as_ref()?.caller.as_ref().map(Caller::tenant)
+    }
+
     fn key_id(&self) -> Option<&str> {
         self.head.as_ref()?.caller.as_ref().map(Caller::key_id)
     }

@@ -112,9 +112,10 @@ pub(super) fn plan(
     rewrite.add(scan.edits(served_model, ask));
     let splice = rewrite.splice().map_err(at_fault)?;
     let key_id = head.caller.as_ref().map(Caller::key_id);
+    let tenant = head.caller.as_ref().map(Caller::tenant);
     let input = estimate_input(&scan, head.operation);
     let estimate = if head.operation.uses_tokens() {
-        input.estimate(&memory.experience.of(served_model, key_id))
+        input.estimate(&memory.experience.of(served_model, tenant, key_id))
     } else {
         Estimate::default()
     };
@@ -126,7 +127,7 @@ pub(super) fn plan(
     });
     let subject = Subject {
         key_id,
-        tenant: head.caller.as_ref().map(Caller::tenant),
+        tenant,
         priority: match head.caller.as_ref().map(Caller::priority) {
             Some(KeyPriority::Low) => Priority::Low,
             Some(KeyPriority::Normal) | None => Priority::Normal,

@@ -1,10 +1,11 @@
-//! What complete answers taught about the next ones: how dense a model's prompts are, and how long a caller's answers.
+//! What complete answers taught about the next ones: how dense a tenant's prompts to a model are, and how long a caller's answers.
 //!
-//! Only usage that an upstream reported of an answer that went through to its end is learned from. One lock over everything,
+//! A tenant of which nothing is known starts from what is usual among the tenants of the model, a median: no tenant by itself can
+//! move what is reserved for another. Only usage that an upstream reported of an answer that went through to its end is learned from. One lock over everything,
 //! held for a few map operations. Memory is bounded by a number of entries; those that were not learned about for longest are
 //! forgotten, and start anew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Learned;
 use super::most::{MAX_TEMPLATE_TOKENS, Most};
 
-/// Pairs of a model and a key: some 3 MB.
+/// Pairs of a model and a key, some 3 MB, and as many of a model and a tenant, some 2 MB.
 const MAX_PAIRS: usize = 16 * 1024;
 
 /// Models. Their names come from the configuration; this bounds what reloads may add to it.
@@ -46,18 +47,25 @@ pub struct Prompt {
 }
 
 impl Experience {
-    /// What is known of a model, and of the answers that it gives to a key.
-    pub fn of(&self, model: &str, key_id: Option<&str>) -> Learned {
+    /// What is known of a tenant's prompts to a model, and of the answers that the model gives to a key.
+    pub fn of(&self, model: &str, tenant: Option<&str>, key_id: Option<&str>) -> Learned {
         let books = self.books();
-        let learned = books.prompts.get(name(&[model])).map(Prompts::learned).unwrap_or_default();
+        let learned = match books.prompts.get(pair(model, tenant)) {
+            Some(prompts) => prompts.learned(),
+            None => books.usual(model),
+        };
         Learned { output_p90: books.outputs.get(pair(model, key_id)).and_then(|outputs| outputs.p90), ..learned }
     }
 
-    /// Learns from an answer of `model` to a key.
-    pub fn learn(&self, model: &str, key_id: Option<&str>, lesson: &Lesson) {
+    /// Learns from an answer of `model` to a key of a tenant.
+    pub fn learn(&self, model: &str, tenant: Option<&str>, key_id: Option<&str>, lesson: &Lesson) {
         let mut books = self.books();
         if let Some(prompt) = lesson.prompt.filter(Prompt::is_plausible) {
-            books.prompts.entry(name(&[model])).learn(&prompt);
+            let (usual, pair) = (books.usual(model), pair(model, tenant));
+            let prompts = books.prompts.entry_or(pair, || Prompts::starting_from(&usual));
+            prompts.learn(&prompt);
+            let learned = prompts.learned();
+            books.tenants.entry(name(&[model])).note(pair, learned);
         }
         if let Some(output) = lesson.output {
             books.outputs.entry(pair(model, key_id)).learn(output);
@@ -77,13 +85,28 @@ impl fmt::Debug for Experience {
 }
 
 struct Books {
+    /// By model and tenant.
     prompts: Recent<Prompts>,
+    /// By model.
+    tenants: Recent<Tenants>,
+    /// By model and key.
     outputs: Recent<Outputs>,
 }
 
 impl Default for Books {
     fn default() -> Self {
-        Self { prompts: Recent::with_room_for(MAX_MODELS), outputs: Recent::with_room_for(MAX_PAIRS) }
+        Self {
+            prompts: Recent::with_room_for(MAX_PAIRS),
+            tenants: Recent::with_room_for(MAX_MODELS),
+            outputs: Recent::with_room_for(MAX_PAIRS),
+        }
+    }
+}
+
+impl Books {
+    /// What is to be expected of a model's prompts by a tenant that has sent none yet.
+    fn usual(&self, model: &str) -> Learned {
+        self.tenants.get(name(&[model])).map(Tenants::usual).unwrap_or_default()
     }
 }
 
@@ -102,7 +125,7 @@ const AVERAGE: f64 = 1.0 / 32.0;
 /// for its role, of which the bytes may be counted as less.
 pub(super) const MESSAGE_TOKENS: u64 = 5;
 
-/// What is known of a model's prompts.
+/// What is known of a tenant's prompts to a model.
 #[derive(Debug, Clone, Copy)]
 struct Prompts {
     /// Moving averages. It is their ratio that is wanted: the average of ratios would be that of the shortest prompts, which
@@ -112,15 +135,13 @@ struct Prompts {
     most: Most,
 }
 
-impl Default for Prompts {
-    fn default() -> Self {
-        // As if one prompt of a thousand tokens had been seen.
-        let bytes = 1024.0 * Learned::default().bytes_per_token;
-        Self { bytes, tokens: 1024.0, most: Most::default() }
-    }
-}
-
 impl Prompts {
+    /// As if one prompt of a thousand tokens had been seen that is like the others.
+    fn starting_from(usual: &Learned) -> Self {
+        let bytes = 1024.0 * usual.bytes_per_token;
+        Self { bytes, tokens: 1024.0, most: Most::expecting(usual) }
+    }
+
     fn learn(&mut self, prompt: &Prompt) {
         self.bytes += AVERAGE * (prompt.bytes as f64 - self.bytes);
         self.tokens += AVERAGE * (prompt.tokens as f64 - self.tokens);
@@ -132,6 +153,47 @@ impl Prompts {
             bytes_per_token: (self.bytes / self.tokens).clamp(0.5, 16.0),
             fewest_bytes_per_token: self.most.bytes_per_token(),
             template_tokens: self.most.template_tokens(),
+            output_p90: None,
+        }
+    }
+}
+
+/// Tenants of a model that are asked what is usual.
+const ASKED: usize = 14;
+/// As many tenants as count that have shown nothing but the default: one tenant is no majority of three.
+const UNSEEN: usize = 2;
+
+/// The last tenants that were learned about, and what is known of each.
+#[derive(Debug, Clone, Default)]
+struct Tenants(VecDeque<(u128, Learned)>);
+
+impl Tenants {
+    fn note(&mut self, tenant: u128, learned: Learned) {
+        if let Some((_, known)) = self.0.iter_mut().find(|(other, _)| *other == tenant) {
+            *known = learned;
+            return;
+        }
+        if self.0.len() >= ASKED {
+            self.0.pop_front();
+        }
+        self.0.push_back((tenant, learned));
+    }
+
+    /// The median of each figure.
+    fn usual(&self) -> Learned {
+        let default = Learned::default();
+        let unseen = std::iter::repeat_n(&default, UNSEEN);
+        let known = || unseen.clone().chain(self.0.iter().map(|(_, learned)| learned));
+        let median = |figure: fn(&Learned) -> f64| {
+            let mut figures: Vec<f64> = known().map(figure).collect();
+            figures.sort_unstable_by(f64::total_cmp);
+            // The lower one of two: what is reserved is rather too much.
+            figures.get((figures.len() - 1) / 2).copied()
+        };
+        Learned {
+            bytes_per_token: median(|it| it.bytes_per_token).unwrap_or(default.bytes_per_token),
+            fewest_bytes_per_token: median(|it| it.fewest_bytes_per_token).unwrap_or(default.fewest_bytes_per_token),
+            template_tokens: median(|it| it.template_tokens as f64).map_or(default.template_tokens, |it| it as u64),
             output_p90: None,
         }
     }
@@ -176,7 +238,7 @@ struct Recent<V> {
     half: usize,
 }
 
-impl<V: Default> Recent<V> {
+impl<V> Recent<V> {
     fn with_room_for(entries: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), half: entries / 2 }
     }
@@ -185,17 +247,24 @@ impl<V: Default> Recent<V> {
         self.young.get(&key).or_else(|| self.old.get(&key))
     }
 
-    fn entry(&mut self, key: u128) -> &mut V {
+    fn entry(&mut self, key: u128) -> &mut V
+    where
+        V: Default,
+    {
+        self.entry_or(key, V::default)
+    }
+
+    fn entry_or(&mut self, key: u128, new: impl FnOnce() -> V) -> &mut V {
         if !self.young.contains_key(&key) && self.young.len() >= self.half {
             self.old = std::mem::take(&mut self.young);
         }
         let old = &mut self.old;
-        self.young.entry(key).or_insert_with(|| old.remove(&key).unwrap_or_default())
+        self.young.entry(key).or_insert_with(|| old.remove(&key).unwrap_or_else(new))
     }
 }
 
-fn pair(model: &str, key_id: Option<&str>) -> u128 {
-    name(&[model, key_id.unwrap_or_default()])
+fn pair(model: &str, caller: Option<&str>) -> u128 {
+    name(&[model, caller.unwrap_or_default()])
 }
 
 /// 128 bits that no two lists of texts share: each is preceded by its length.
@@ -222,21 +291,69 @@ mod tests {
 
     #[test]
     fn nothing_is_known_of_a_model_before_its_first_answer() {
-        assert_eq!(Experience::default().of("m", Some("k")), Learned::default());
+        assert_eq!(Experience::default().of("m", None, Some("k")), Learned::default());
     }
 
     #[test]
     fn the_bytes_of_a_token_are_learned_by_model_and_short_prompts_hardly_count() {
         let experience = Experience::default();
         for _ in 0..300 {
-            experience.learn("dense", None, &prompt(6_000, 3_000));
-            experience.learn("mixed", None, &prompt(6_000, 1_500));
-            experience.learn("mixed", None, &prompt(6, 9));
+            experience.learn("dense", None, None, &prompt(6_000, 3_000));
+            experience.learn("mixed", None, None, &prompt(6_000, 1_500));
+            experience.learn("mixed", None, None, &prompt(6, 9));
         }
-        let learned = |model: &str| experience.of(model, None).bytes_per_token;
+        let learned = |model: &str| experience.of(model, None, None).bytes_per_token;
         assert!((learned("dense") - 2.0).abs() < 0.01, "{}", learned("dense"));
         assert!((learned("mixed") - 4.0).abs() < 0.1, "{}", learned("mixed"));
         assert_eq!(learned("other"), 4.0);
+    }
+
+    #[test]
+    fn one_tenant_moves_what_is_expected_of_its_own_prompts_and_of_nobody_elses() {
+        let experience = Experience::default();
+        let of = |tenant| experience.of("m", Some(tenant), None);
+        let teach = |tenant: &str, bytes, tokens| {
+            (0..100).for_each(|_| experience.learn("m", Some(tenant), None, &prompt(bytes, tokens)));
+        };
+        teach("dense", 8_000, 10_000);
+        teach("neighbour", 8_000, 2_000);
+        let neighbour = of("neighbour");
+        assert_eq!(of("stranger"), Learned::default());
+        assert!(of("dense").bytes_per_token < 1.0 && of("dense").fewest_bytes_per_token < 1.0);
+        for sizes in [(8_000, 10_000), (8_000, 520)] {
+            teach("dense", sizes.0, sizes.1);
+            assert_eq!((of("neighbour"), of("stranger")), (neighbour, Learned::default()));
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_expected_to_be_like_most_tenants_of_the_model() {
+        let experience = Experience::default();
+        let teach = |tenant: &str, bytes, tokens| {
+            (0..300).for_each(|_| experience.learn("m", Some(tenant), None, &prompt(bytes, tokens)));
+        };
+        for tenant in ["a", "b", "c"] {
+            teach(tenant, 6_000, 6_000);
+        }
+        // Of two that counted as unseen and three that agree, the three are the majority; one that lies is not.
+        teach("liar", 8_000, 520);
+        let stranger = experience.of("m", Some("stranger"), None);
+        assert!((stranger.bytes_per_token - 1.0).abs() < 0.1, "{stranger:?}");
+        assert!(stranger.fewest_bytes_per_token <= 1.0, "{stranger:?}");
+        // And it goes on from there.
+        experience.learn("m", Some("stranger"), None, &prompt(6_000, 6_000));
+        let known = experience.of("m", Some("stranger"), None);
+        assert!((known.bytes_per_token - 1.0).abs() < 0.1 && known.fewest_bytes_per_token <= 1.0, "{known:?}");
+        assert_eq!(experience.of("other", Some("stranger"), None), Learned::default());
+    }
+
+    #[test]
+    fn few_tenants_of_a_model_are_asked_however_many_there_are() {
+        let experience = Experience::default();
+        for tenant in 0..1_000 {
+            experience.learn("m", Some(&tenant.to_string()), None, &prompt(4_000, 1_000));
+        }
+        assert_eq!(experience.books().tenants.get(name(&["m"])).map(|tenants| tenants.0.len()), Some(ASKED));
     }
 
     #[test]
@@ -245,31 +362,31 @@ mod tests {
         for (bytes, tokens) in
             [(0, 7), (7, 0), (1_000, 1 << 53), (1 << 40, 1), (1_000, 7_000), (u64::MAX, u64::MAX / 17)]
         {
-            experience.learn("m", None, &prompt(bytes, tokens));
+            experience.learn("m", None, None, &prompt(bytes, tokens));
         }
-        assert_eq!(experience.of("m", None), Learned::default());
+        assert_eq!(experience.of("m", None, None), Learned::default());
     }
 
     #[test]
     fn nine_of_ten_answers_to_a_caller_stay_below_its_p90_once_there_were_enough() {
         let experience = Experience::default();
         for tokens in 1..=7 {
-            experience.learn("m", Some("k"), &output(tokens));
-            assert_eq!(experience.of("m", Some("k")).output_p90, None);
+            experience.learn("m", None, Some("k"), &output(tokens));
+            assert_eq!(experience.of("m", None, Some("k")).output_p90, None);
         }
         for tokens in 8..=30 {
-            experience.learn("m", Some("k"), &output(tokens));
+            experience.learn("m", None, Some("k"), &output(tokens));
         }
-        let p90 = |model: &str, key| experience.of(model, key).output_p90;
+        let p90 = |model: &str, key| experience.of(model, None, key).output_p90;
         assert_eq!(p90("m", Some("k")), Some(27));
         // The oldest give way.
         for tokens in 31..=64 {
-            experience.learn("m", Some("k"), &output(tokens));
+            experience.learn("m", None, Some("k"), &output(tokens));
         }
         assert_eq!(p90("m", Some("k")), Some(61));
         assert_eq!((p90("m", None), p90("m", Some("other")), p90("mk", Some(""))), (None, None, None));
         for _ in 0..40 {
-            experience.learn("m", Some("k"), &output(0));
+            experience.learn("m", None, Some("k"), &output(0));
         }
         assert_eq!(p90("m", Some("k")), Some(1), "an answer has at least a token");
     }
@@ -277,7 +394,7 @@ mod tests {
     #[test]
     fn those_that_were_not_learned_about_for_longest_are_forgotten() {
         let experience = Experience::default();
-        let learn = |key: &str| (0..8).for_each(|_| experience.learn("m", Some(key), &output(50)));
+        let learn = |key: &str| (0..8).for_each(|_| experience.learn("m", None, Some(key), &output(50)));
         learn("regular");
         for key in 0..3 * MAX_PAIRS {
             learn(&key.to_string());
@@ -288,7 +405,7 @@ mod tests {
         let books = experience.books();
         assert!(books.outputs.young.len() + books.outputs.old.len() <= MAX_PAIRS);
         drop(books);
-        let is_known = |key: &str| experience.of("m", Some(key)).output_p90.is_some();
+        let is_known = |key: &str| experience.of("m", None, Some(key)).output_p90.is_some();
         assert!(is_known("regular") && is_known(&(3 * MAX_PAIRS - 1).to_string()) && !is_known("0"));
     }
 }

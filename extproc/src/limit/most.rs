@@ -5,8 +5,8 @@
 //! `text * share + template * (1 - share)`, where `share` is the part of its usual size that is text. Both rates are kept twice:
 //! a line through the middle of the prompts, and one above all of them, which gives way to the prompts below it by little.
 
-use super::Prompt;
 use super::learned::MESSAGE_TOKENS;
+use super::{Learned, Prompt};
 
 /// A prompt's usual size in tokens: its text at four bytes a token, and a template of so many tokens.
 const USUAL_BYTES_PER_TOKEN: f64 = 4.0;
@@ -33,7 +33,7 @@ const UPPER: f64 = 1.0 / 512.0;
 const DEVIATIONS: f64 = 1.25;
 const MARGIN: f64 = 0.03;
 
-/// The tokens of a model's prompts at most.
+/// The tokens of a tenant's prompts to a model at most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Most {
     prompts: u32,
@@ -66,15 +66,15 @@ struct Middle {
     share_by_size: f64,
 }
 
-impl Default for Most {
-    fn default() -> Self {
-        // Two bytes a token, and 32 tokens of a template.
-        let upper = Line { text: 2.0 - MARGIN, template: 32.0 / USUAL_TEMPLATE_TOKENS - MARGIN };
+impl Most {
+    /// Before the first prompt: what is expected of those of others.
+    pub(super) fn expecting(usual: &Learned) -> Self {
+        let text = USUAL_BYTES_PER_TOKEN / usual.fewest_bytes_per_token.max(DENSEST);
+        let template = usual.template_tokens as f64 / USUAL_TEMPLATE_TOKENS;
+        let upper = Line { text: text - MARGIN, template: template - MARGIN };
         Self { prompts: 0, middle: Middle::default(), spread: 0.0, upper }
     }
-}
 
-impl Most {
     pub(super) fn learn(&mut self, prompt: &Prompt) {
         self.prompts = self.prompts.saturating_add(1);
         let equal = 1.0 / (f64::from(self.prompts) + PRIOR);
@@ -205,13 +205,13 @@ mod tests {
     }
 
     fn learn(experience: &Experience, prompt: Prompt) {
-        experience.learn("m", None, &Lesson { prompt: Some(prompt), output: None });
+        experience.learn("m", None, None, &Lesson { prompt: Some(prompt), output: None });
     }
 
     fn at_most(experience: &Experience, prompt: &Prompt) -> u64 {
         let &Prompt { bytes: prompt_bytes, messages, .. } = prompt;
         let input = EstimateInput { prompt_bytes, messages, ..EstimateInput::default() };
-        input.estimate(&experience.of("m", None)).input_at_most
+        input.estimate(&experience.of("m", None, None)).input_at_most
     }
 
     #[test]
@@ -303,8 +303,8 @@ mod tests {
                 let prompt = Prompt { bytes, messages, tokens };
                 if prompt.is_plausible() {
                     learn(&experience, prompt);
-                    prop_assert!(at_most(&experience, &prompt) >= tokens, "{prompt:?} {:?}", experience.of("m", None));
-                    prop_assert!(experience.of("m", None).template_tokens <= 100_000);
+                    prop_assert!(at_most(&experience, &prompt) >= tokens, "{prompt:?} {:?}", experience.of("m", None, None));
+                    prop_assert!(experience.of("m", None, None).template_tokens <= 100_000);
                 }
             }
         }
