@@ -183,6 +183,14 @@ impl ResponseScanner {
         }
     }
 
+    /// [`Counted::output_tokens`] once the event that is withheld has gone on, if there is one.
+    pub fn awaited(&self) -> Option<u64> {
+        match &self.body {
+            Body::Json(_) => None,
+            Body::EventStream(stream) => stream.awaited(),
+        }
+    }
+
     /// What was found so far. It holds for a body that broke off as well.
     pub fn counted(&self) -> Counted {
         match &self.body {

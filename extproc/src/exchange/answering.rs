@@ -45,7 +45,10 @@ impl Answering {
     }
 
     fn progress(&self) -> Progress {
-        if self.withheld.is_some() { Progress::Withheld } else { Progress::Passing }
+        match self.withheld {
+            Some(_) => Progress::Withheld(self.answer.awaited()),
+            None => Progress::Passing,
+        }
     }
 }
 
@@ -74,6 +77,9 @@ impl Exchange {
             if let Some(ticket) = &mut self.ticket {
                 ticket.first_byte();
             }
+        }
+        if let Some(lease) = &mut self.lease {
+            lease.chunk_came();
         }
         Ok(self.feed(Bytes::new(), chunk, end, now))
     }
@@ -105,7 +111,7 @@ impl Exchange {
         match answering.withheld.take() {
             Some(Withheld { passed, rest, end }) => self.feed(passed, &rest, end, now),
             None => {
-                self.ask(Progress::Passing);
+                self.ask();
                 Action::Wait
             }
         }
@@ -156,7 +162,7 @@ impl Exchange {
         }
         let costs = match end {
             End::More => {
-                self.ask(Progress::Passing);
+                self.ask();
                 Costs::new()
             }
             End::Last => self.finish_answer(now),
@@ -168,7 +174,7 @@ impl Exchange {
     fn withhold(&mut self, now: Instant) -> Action {
         let error = self.lease.as_ref().and_then(|lease| lease.end().cloned());
         if error.is_none() {
-            self.ask(Progress::Withheld);
+            self.ask();
             if self.lease.as_ref().is_some_and(Lease::is_growing) {
                 return Action::Wait;
             }
@@ -178,9 +184,9 @@ impl Exchange {
     }
 
     /// Asks for a growth if it is time for one.
-    fn ask(&mut self, progress: Progress) {
+    fn ask(&mut self) {
         if let (Some(lease), Phase::Answering(answering)) = (&mut self.lease, &self.phase)
-            && let Some(growth) = lease.grow(answering.answer.delivered(), progress)
+            && let Some(growth) = lease.grow(answering.answer.delivered(), answering.progress())
         {
             self.growth = Some(growth);
         }

@@ -3,6 +3,9 @@
 //! At most one growth is under way. Where a limit must not be overdrawn, no more is delivered than is held, so more is asked for
 //! ahead of need; where it may be, what is held follows what was delivered. Growths take no client's time but where an answer
 //! has used up what is held before the store has said whether there is more.
+//!
+//! Between two chunks of the answer the ledger is asked a few times at most ([`Asks`]), whatever it answers and whatever the
+//! events say: a ledger in memory answers at once, and asking it without end would be all that a thread does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +33,8 @@ pub(super) struct Lease {
     bound: u64,
     need: Need,
     growing: Option<Growth>,
-    /// At how many delivered tokens more is asked for.
-    ask_at: u64,
-    /// How much is asked for then.
-    step: u64,
+    due: Due,
+    asks: Asks,
     /// What may be delivered beyond what is held, as the store does not answer.
     unheld: u64,
     end: Option<ApiError>,
@@ -52,13 +53,29 @@ enum Need {
     LeadOrEnd,
 }
 
+/// When more is asked for, and how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// A step, with so many tokens delivered.
+    At(u64),
+    /// `left`, and no more, with `at` delivered: a limit has said that it has no more.
+    Rest { left: u64, at: u64 },
+    /// Nothing, until an event is withheld: by then others may have given back.
+    Withheld,
+}
+
+/// How often the ledger may be asked for more before the next chunk of the answer comes. From the third on each asks for twice as much as
+/// the one before: together they are more than the events of any chunk are worth.
+#[derive(Debug, Clone, Copy)]
+struct Asks(u32);
+
 /// Whether the answer can go on with what is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// It does.
     Passing,
-    /// Its next event is withheld.
-    Withheld,
+    /// Its next event is withheld: with that, so many tokens of output would be delivered.
+    Withheld(u64),
 }
 
 impl Lease {
@@ -79,12 +96,12 @@ impl Lease {
             bound: bound.unwrap_or(u64::MAX),
             need,
             growing: None,
-            ask_at: 0,
-            step: STEP,
+            due: Due::Withheld,
+            asks: Asks::ALL,
             unheld: 0,
             end: None,
         };
-        lease.ask_at = lease.next_ask();
+        lease.due = lease.next_due();
         lease
     }
 
@@ -110,23 +127,36 @@ impl Lease {
         self.end.as_ref()
     }
 
+    /// The next chunk of the answer has come.
+    pub(super) fn chunk_came(&mut self) {
+        self.asks = Asks::ALL;
+    }
+
     /// Begins the lease anew, if nothing is under way that does so.
     pub(super) fn renew(&mut self) -> Option<Growth> {
         self.begin(0)
     }
 
-    /// Asks for more if it is time to, with so much delivered.
+    /// Asks for more if it is time to, with so much delivered, and if it may be asked for before the next chunk.
     pub(super) fn grow(&mut self, delivered: u64, progress: Progress) -> Option<Growth> {
         let room = self.bound.saturating_sub(self.held());
-        let is_due = delivered >= self.ask_at || progress == Progress::Withheld;
-        if self.need == Need::Nothing || room == 0 || !is_due {
+        let is_due = match (self.due, progress) {
+            (_, Progress::Withheld(_)) => true,
+            (Due::At(at) | Due::Rest { at, .. }, Progress::Passing) => delivered >= at,
+            (Due::Withheld, Progress::Passing) => false,
+        };
+        if self.need == Need::Nothing || room == 0 || !is_due || self.growing.is_some() || self.asks.is_none_left() {
             return None;
         }
-        let behind = delivered.saturating_sub(self.held());
-        let more = match self.need {
-            Need::Lead | Need::LeadOrEnd => behind.saturating_add(self.step),
-            Need::Nothing | Need::Follow => behind.max(self.step),
+        let behind = progress.wanted(delivered).saturating_sub(self.held());
+        let more = match (self.due, self.need) {
+            (Due::Rest { left, .. }, _) => left,
+            (_, Need::Lead | Need::LeadOrEnd) if progress == Progress::Passing => {
+                behind.saturating_add(self.asks.step())
+            }
+            _ => behind.max(self.asks.step()),
         };
+        self.asks.take_one();
         self.begin(more.min(room))
     }
 
@@ -145,21 +175,19 @@ impl Lease {
             (Grown::Granted, _) => {
                 self.unheld = 0;
                 // After what was left is taken, nothing will be for a while.
-                self.ask_at = if self.step == STEP { self.next_ask() } else { u64::MAX };
-                self.step = STEP;
+                self.due = if self.due.is_rest() { Due::Withheld } else { self.next_due() };
             }
             (Grown::Refused, Ok(Admission::Refused { by, states })) => self.refused(growth, *by, states, progress),
-            _ => {
-                self.ask_at = delivered.saturating_add(RETRY);
-                match self.need {
-                    Need::LeadOrEnd if progress == Progress::Withheld => self.end = Some(unanswered()),
-                    Need::LeadOrEnd => {}
-                    _ => {
-                        let behind = delivered.saturating_sub(self.held());
-                        self.unheld = behind.max(self.unheld).saturating_add(STEP);
-                    }
+            _ => match self.need {
+                Need::LeadOrEnd if progress != Progress::Passing => self.end = Some(unanswered()),
+                Need::LeadOrEnd => self.ask_later(delivered),
+                _ => {
+                    let [asked, behind, wanted] = [growth.to.estimate.output, delivered, progress.wanted(delivered)]
+                        .map(|output| output.saturating_sub(self.held()));
+                    self.unheld = behind.max(self.unheld).saturating_add(asked.max(STEP)).max(wanted);
+                    self.ask_later(delivered);
                 }
-            }
+            },
         }
     }
 
@@ -185,16 +213,24 @@ impl Lease {
         self.growing.clone()
     }
 
+    fn ask_later(&mut self, delivered: u64) {
+        let at = delivered.saturating_add(RETRY);
+        self.due = match self.due {
+            Due::Rest { left, .. } => Due::Rest { left, at },
+            Due::At(_) | Due::Withheld => Due::At(at),
+        };
+    }
+
     fn refused(&mut self, growth: &Growth, by: usize, states: &[crate::limit::CounterState], progress: Progress) {
         let asked = growth.to.estimate.output.saturating_sub(self.held());
         let left = growth.to.output_room(states).unwrap_or(0).saturating_sub(self.held());
         if (1..asked).contains(&left) {
-            (self.step, self.ask_at) = (left, 0);
+            self.due = Due::Rest { left, at: 0 };
             return;
         }
-        (self.step, self.ask_at) = (STEP, u64::MAX);
+        self.due = Due::Withheld;
         // An event is withheld only when the store has just been asked: others may have given back in the meantime.
-        if progress == Progress::Withheld {
+        if progress != Progress::Passing {
             let states = states.iter().copied().map(Some).collect();
             self.end = Some(Refused { request: Arc::clone(&growth.to), by, states }.error_of_answer());
         }
@@ -204,12 +240,46 @@ impl Lease {
         self.reservation.request().estimate.output
     }
 
-    fn next_ask(&self) -> u64 {
+    fn next_due(&self) -> Due {
         match self.need {
-            Need::Nothing => u64::MAX,
-            Need::Follow => self.held().saturating_add(STEP),
+            Need::Nothing => Due::Withheld,
+            Need::Follow => Due::At(self.held().saturating_add(STEP)),
             // A short answer is not asked for more before half of it is there.
-            Need::Lead | Need::LeadOrEnd => self.held() - AHEAD.min(self.held() / 2),
+            Need::Lead | Need::LeadOrEnd => Due::At(self.held() - AHEAD.min(self.held() / 2)),
+        }
+    }
+}
+
+impl Due {
+    fn is_rest(self) -> bool {
+        matches!(self, Self::Rest { .. })
+    }
+}
+
+impl Asks {
+    const ALL: Self = Self(12);
+
+    fn is_none_left(self) -> bool {
+        self.0 == 0
+    }
+
+    fn take_one(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    /// What is asked for next, in tokens of output.
+    fn step(self) -> u64 {
+        // Most chunks need one growth, and one more after it that is in time for the next chunk.
+        STEP << Self::ALL.0.saturating_sub(self.0).saturating_sub(1)
+    }
+}
+
+impl Progress {
+    /// How many tokens of output are to be delivered next, with so many delivered.
+    fn wanted(self, delivered: u64) -> u64 {
+        match self {
+            Self::Passing => delivered,
+            Self::Withheld(wanted) => wanted.max(delivered),
         }
     }
 }
@@ -237,6 +307,8 @@ fn unanswered() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::limit::{
         Cap, Cost, CostContext, CounterState, Decision, Enforcement, Estimate, Keeper, Limit, Mode, Priority, Quantity,
@@ -311,9 +383,10 @@ mod tests {
         assert!(lease.grow(171, Progress::Passing).is_none());
         let growth = lease.grow(172, Progress::Passing).unwrap();
         assert_eq!(outputs(&growth), (300, 556));
-        assert!(lease.grow(300, Progress::Withheld).is_none() && lease.renew().is_none());
+        assert!(lease.grow(300, Progress::Withheld(301)).is_none() && lease.renew().is_none());
         lease.answered(&growth, &granted(), 180, Progress::Passing);
         assert_eq!(lease.allowance(), Some(556));
+        lease.chunk_came();
         assert!(lease.grow(427, Progress::Passing).is_none());
         assert_eq!(outputs(&lease.grow(428, Progress::Passing).unwrap()), (556, 812));
     }
@@ -326,6 +399,7 @@ mod tests {
         let growth = lease.grow(556, Progress::Passing).unwrap();
         assert_eq!(outputs(&growth), (300, 556));
         lease.answered(&growth, &granted(), 560, Progress::Passing);
+        lease.chunk_came();
         // One event may be much.
         assert_eq!(outputs(&lease.grow(5_000, Progress::Passing).unwrap()), (556, 5_000));
     }
@@ -368,21 +442,81 @@ mod tests {
         assert_eq!(outputs(&rest), (300, 350));
         lease.answered(&rest, &granted(), 220, Progress::Passing);
         assert_eq!(lease.allowance(), Some(350));
+        lease.chunk_came();
         assert!(lease.grow(349, Progress::Passing).is_none(), "nothing is left to ask for");
         // At the very end somebody may have given back.
-        let last = lease.grow(350, Progress::Withheld).unwrap();
+        let last = lease.grow(350, Progress::Withheld(351)).unwrap();
         assert_eq!(outputs(&last), (350, 606));
-        lease.answered(&last, &refused(550), 350, Progress::Withheld);
+        lease.answered(&last, &refused(550), 350, Progress::Withheld(351));
         let error = lease.end().unwrap();
         assert_eq!(error.kind, ErrorKind::RateLimited);
         assert!(error.message.contains("Limit 1000. The answer ends here"), "{}", error.message);
     }
 
     #[test]
+    fn a_rest_is_asked_for_to_the_token_however_much_has_been_delivered() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+        // The usage, which no event is withheld for, says that it was far more than is held.
+        let growth = lease.grow(950, Progress::Passing).unwrap();
+        assert_eq!(outputs(&growth), (300, 950 + 256));
+        lease.answered(&growth, &refused(200), 950, Progress::Passing);
+        let rest = lease.grow(950, Progress::Passing).unwrap();
+        assert_eq!(outputs(&rest), (300, 700));
+        lease.answered(&rest, &granted(), 950, Progress::Passing);
+        assert!(lease.grow(950, Progress::Passing).is_none());
+    }
+
+    #[test]
+    fn one_growth_is_enough_for_an_event_however_much_it_says_it_is() {
+        for answer in [granted(), timeout()] {
+            let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
+            let growth = lease.grow(300, Progress::Withheld(1 << 40)).unwrap();
+            lease.answered(&growth, &answer, 300, Progress::Withheld(1 << 40));
+            assert!(lease.allowance() >= Some(1 << 40), "{:?}", lease.allowance());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn between_two_chunks_the_ledger_is_asked_a_few_times_whatever_it_answers(
+            need in 0..3usize,
+            bound in prop::option::of(1u64..2_000),
+            answers in prop::collection::vec((0..5u8, 0u64..1_200), 1..24),
+            delivered in prop::collection::vec((0u64..3_000, any::<bool>()), 1..8),
+        ) {
+            let (cap, on_store_error) = [
+                (Cap::Open, OnStoreError::Local),
+                (Cap::Capped, OnStoreError::Local),
+                (Cap::Capped, OnStoreError::Deny),
+            ][need];
+            let mut lease = lease(cap, on_store_error, bound);
+            let mut answers = answers.into_iter().cycle();
+            for (delivered, is_withheld) in delivered {
+                let progress = if is_withheld { Progress::Withheld(delivered + 1) } else { Progress::Passing };
+                lease.chunk_came();
+                let mut asked = 0;
+                while let Some(growth) = lease.grow(delivered, progress) {
+                    asked += 1;
+                    prop_assert!(asked <= Asks::ALL.0, "{asked}");
+                    prop_assert!(lease.grow(delivered, progress).is_none(), "one is under way");
+                    let (kind, settled) = answers.next().unwrap_or_default();
+                    let answer = match kind {
+                        0 => granted(),
+                        1 => timeout(),
+                        2 => Err(StoreError::Unreachable(String::new())),
+                        _ => refused(settled),
+                    };
+                    lease.answered(&growth, &answer, delivered, progress);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_refusal_that_comes_late_ends_an_answer_that_waits_for_it() {
         let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
         let growth = lease.grow(200, Progress::Passing).unwrap();
-        lease.answered(&growth, &refused(600), 300, Progress::Withheld);
+        lease.answered(&growth, &refused(600), 300, Progress::Withheld(301));
         assert!(lease.end().is_some());
     }
 
@@ -403,6 +537,7 @@ mod tests {
         assert_eq!(outputs(&certain), (300, 556));
         going_on.answered(&certain, &granted(), 640, Progress::Passing);
         assert_eq!(going_on.allowance(), Some(556));
+        going_on.chunk_came();
         let behind = going_on.grow(640, Progress::Passing).unwrap();
         assert_eq!((outputs(&behind), behind.doubt.is_none()), ((556, 896), true));
         going_on.answered(&behind, &granted(), 640, Progress::Passing);
@@ -412,8 +547,8 @@ mod tests {
         let growth = ending.grow(200, Progress::Passing).unwrap();
         ending.answered(&growth, &timeout(), 250, Progress::Passing);
         assert_eq!((ending.allowance(), ending.end()), (Some(300), None));
-        let last = ending.grow(300, Progress::Withheld).unwrap();
-        ending.answered(&last, &timeout(), 300, Progress::Withheld);
+        let last = ending.grow(300, Progress::Withheld(301)).unwrap();
+        ending.answered(&last, &timeout(), 300, Progress::Withheld(301));
         assert_eq!(ending.end().map(|error| error.kind), Some(ErrorKind::Unavailable));
     }
 
@@ -425,14 +560,15 @@ mod tests {
         lease.answered(&first, &timeout(), 200, Progress::Passing);
         let renewal = lease.renew().unwrap();
         lease.answered(&renewal, &timeout(), 200, Progress::Passing);
-        let second = lease.grow(550, Progress::Withheld).unwrap();
+        let second = lease.grow(550, Progress::Withheld(551)).unwrap();
         let unreachable = Err(StoreError::Unreachable(String::new()));
-        lease.answered(&second, &unreachable, 550, Progress::Withheld);
+        lease.answered(&second, &unreachable, 550, Progress::Withheld(551));
         assert_eq!(doubt(&lease), Some(556));
         // A renewal that is answered leaves what was held before.
         let renewal = lease.renew().unwrap();
         lease.answered(&renewal, &granted(), 550, Progress::Passing);
         assert_eq!(doubt(&lease), None);
+        lease.chunk_came();
         assert_eq!(outputs(&lease.grow(600, Progress::Passing).unwrap()), (300, 856));
     }
 

@@ -250,6 +250,11 @@ impl Answer {
         }
     }
 
+    /// How many tokens of output will have gone on with the event that is withheld.
+    pub(super) fn awaited(&self) -> u64 {
+        self.scanner.as_ref().and_then(ResponseScanner::awaited).unwrap_or(0)
+    }
+
     /// How many events of any kind have gone on, if it is a stream of events.
     pub(super) fn events(&self) -> u64 {
         self.scanner.as_ref().map_or(0, |scanner| scanner.counted().events)

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Interval, interval_at};
 use tonic::Status;
 
@@ -26,6 +27,8 @@ pub(super) fn replies(
         // One timer for the life of the stream, not one for each message.
         let mut renew = interval_at(tokio::time::Instant::now() + RENEW_EVERY, RENEW_EVERY);
         loop {
+            // Whatever is ready at once, of the proxy's messages and of the ledger's answers, others get their turn.
+            consume_budget().await;
             let event = match &mut session {
                 Some(session) => session.next(&mut inbound, &mut renew).await,
                 None => Event::of(inbound.message().await),

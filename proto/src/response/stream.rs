@@ -134,6 +134,11 @@ impl Stream {
         &self.tally
     }
 
+    /// How many tokens of output there will be with the event that is withheld.
+    pub(super) fn awaited(&self) -> Option<u64> {
+        self.withheld.map(|read| self.tally.output_after(&read.found))
+    }
+
     pub(super) fn model(&self) -> Option<&str> {
         self.document.model()
     }

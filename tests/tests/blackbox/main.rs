@@ -12,6 +12,8 @@ mod raw;
 #[cfg(test)]
 mod residue;
 #[cfg(test)]
+mod scripted;
+#[cfg(test)]
 mod second_envoy;
 #[cfg(test)]
 mod verdict;
@@ -20,6 +22,8 @@ mod verdict;
 mod admin_limits;
 #[cfg(test)]
 mod affinity;
+#[cfg(test)]
+mod asking;
 #[cfg(test)]
 mod backoff;
 #[cfg(test)]
