@@ -18,12 +18,12 @@ local SETS = tonumber(ARGV[1])
 local time = call('TIME')
 local NOW = time[1] * 1000 + floor(time[2] / 1000)
 
--- A counter: its bucket, how often it was reset, settled in the bucket, settled in the one before, held; then its life, and what
--- of the settled in the bucket was restored from earlier lives.
+-- A counter: its bucket, how often it was reset, its life, what of the settled in the bucket was restored from earlier lives,
+-- settled in the bucket, settled in the one before, held.
 --
 -- A life begins when Redis has lost the counter, and is named by the time in microseconds. Within one life a counter only grows, so what a sidecar
 -- saw in it is in it. What it saw in an earlier life may be, or may be not yet: what was charged since then comes on top.
-local FORMAT = '<I4I4dddI4d'
+local FORMAT = '<I4I4I4dddd'
 local SIZE = 44
 -- Of a counter that was written before there were lives.
 local FORMER_FORMAT, FORMER_SIZE, FORMER_LIFE = '<I4I4ddd', 32, 0
@@ -54,7 +54,7 @@ end
 -- Reads a stored counter into `c`, and says whether it is one.
 local function unpack_counter(c, stored)
   if #stored == SIZE then
-    c.bucket, c.epoch, c.settled, c.previous, c.held, c[LIFE], c[RESTORED] = unpack_struct(FORMAT, stored)
+    c.bucket, c.epoch, c[LIFE], c[RESTORED], c.settled, c.previous, c.held = unpack_struct(FORMAT, stored)
   elseif #stored == FORMER_SIZE then
     c.bucket, c.epoch, c.settled, c.previous, c.held = unpack_struct(FORMER_FORMAT, stored)
     c[LIFE], c[RESTORED] = FORMER_LIFE, c.settled
@@ -144,7 +144,7 @@ local function read(members)
 end
 
 local function packed(c)
-  return pack(FORMAT, c.bucket, c.epoch, c.settled, c.previous, c.held, c[LIFE], c[RESTORED])
+  return pack(FORMAT, c.bucket, c.epoch, c[LIFE], c[RESTORED], c.settled, c.previous, c.held)
 end
 
 -- The answer of a script: its verdict, the time, the counters.

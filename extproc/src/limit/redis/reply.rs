@@ -63,18 +63,18 @@ impl Answer {
 }
 
 impl Packed {
-    /// As `common.lua` packs it: `<I4I4dddI4d`. What was restored is the scripts' own business.
+    /// As `common.lua` packs it: `<I4I4I4dddd`. What was restored is the scripts' own business.
     fn read(value: &Value) -> Option<Self> {
         let Value::BulkString(bytes) = value else {
             return None;
         };
         let (bucket, bytes) = bytes.split_first_chunk()?;
         let (epoch, bytes) = bytes.split_first_chunk()?;
+        let (life, bytes) = bytes.split_first_chunk()?;
+        let (_restored, bytes) = bytes.split_first_chunk::<8>()?;
         let (settled, bytes) = bytes.split_first_chunk()?;
         let (previous, bytes) = bytes.split_first_chunk()?;
-        let (held, bytes) = bytes.split_first_chunk()?;
-        let (life, restored) = bytes.split_first_chunk()?;
-        let _: &[u8; 8] = restored.try_into().ok()?;
+        let held = bytes.try_into().ok()?;
         // Whole numbers from 0 to 2^53; of anything else, the nearest of those.
         let count = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes) as u64;
         let floor = Floor {
@@ -106,8 +106,8 @@ mod tests {
 
     fn packed(bucket: u32, epoch: u32, counts: [f64; 3]) -> Value {
         let mut bytes = [bucket.to_le_bytes(), epoch.to_le_bytes()].concat();
-        bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
         bytes.extend([7; 12]);
+        bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
         Value::BulkString(bytes)
     }
 
