@@ -1,7 +1,7 @@
 //! Top-level fields of a JSON object set and removed as splices: every byte that belongs to none of them stays.
 //!
-//! A name is one field however often the object has it, and however its key is escaped: an upstream may take the first or the
-//! last of two, so none is left as it was.
+//! A name is one field however often the object has it, however its key is escaped, and whatever its case: an upstream may take the
+//! first or the last of two, or not mind the case, so none is left as it was.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,6 +9,7 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::json::{JsonError, Scanner, ValueKind};
+use crate::request::names::folded;
 use crate::splice::Edit;
 
 /// What is to become of the fields of an object.
@@ -67,6 +68,11 @@ impl FieldEdits {
         self.set.is_empty() && self.remove.is_empty()
     }
 
+    /// Whether the field is removed.
+    pub fn removes(&self, name: &str) -> bool {
+        self.remove.iter().any(|removed| &**removed == name)
+    }
+
     /// The fields that are set or removed.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.set.iter().map(|field| &*field.name).chain(self.remove.iter().map(|name| &**name))
@@ -120,7 +126,12 @@ impl FieldEdits {
         if let Some(field) = self.set.iter().position(|field| field.name.as_bytes() == key) {
             return Fate::Set(field);
         }
-        if self.remove.iter().any(|name| name.as_bytes() == key) { Fate::Remove } else { Fate::Keep }
+        if self.remove.iter().any(|name| name.as_bytes() == key) {
+            return Fate::Remove;
+        }
+        // In another spelling it goes, and what is set stands under the name that the operator wrote.
+        let folded_key = folded(key);
+        if self.names().any(|name| folded(name.as_bytes()) == folded_key) { Fate::Remove } else { Fate::Keep }
     }
 
     fn forget(&mut self, name: &str) {

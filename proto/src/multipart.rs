@@ -10,8 +10,10 @@ use std::ops::Range;
 
 use memchr::memmem::{Finder, find};
 
+use crate::request::lax::{Count, Switch};
+use crate::request::names::Seen;
 use crate::request::{
-    IncludeUsage, ModelSyntax, OutputBounds, RequestScan, ScanError, Segment, SegmentForm, SegmentKind,
+    IncludeUsage, MAX_CHOICES, ModelSyntax, OutputBounds, RequestScan, ScanError, Segment, SegmentForm, SegmentKind,
 };
 
 /// The longest boundary (RFC 2046, section 5.1.1).
@@ -72,9 +74,9 @@ pub enum FormError {
         /// Where, in bytes from the start of the body.
         offset: usize,
     },
-    /// The field `model` is a file, or encoded.
-    #[error("the form field `model` must be plain text, not a file")]
-    ModelNotText,
+    /// A field that is acted on is a file, or encoded.
+    #[error("the form field `{0}` must be plain text, not a file")]
+    NotText(&'static str),
 }
 
 /// The boundary that a `content-type` names.
@@ -355,25 +357,55 @@ fn quoted(bytes: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
 /// The fields that matter, as far as they were read.
 #[derive(Default)]
 struct Fields {
+    seen: Seen,
     model: Option<Range<usize>>,
     stream: bool,
+    choices: Option<u64>,
     prompt: Option<Range<usize>>,
+}
+
+#[derive(Clone, Copy)]
+enum FieldName {
+    Model,
+    Stream,
+    Choices,
+    Prompt,
+}
+
+impl FieldName {
+    fn of(name: &[u8]) -> Option<((Self, &'static str), &'static str)> {
+        let (field, name) = match name {
+            b"model" => (Self::Model, "model"),
+            b"stream" => (Self::Stream, "stream"),
+            b"n" => (Self::Choices, "n"),
+            b"prompt" => (Self::Prompt, "prompt"),
+            _ => return None,
+        };
+        Some(((field, name), name))
+    }
 }
 
 impl Fields {
     fn take(&mut self, part: &Part<'_>, body: &[u8]) -> Result<(), ScanError> {
-        match (part.name.as_ref(), part.content) {
-            (b"model", content) => {
-                if self.model.replace(part.value.clone()).is_some() {
-                    return Err(ScanError::DuplicateModel);
-                }
-                if content != Content::Text {
-                    return Err(FormError::ModelNotText.into());
-                }
+        let plain = plain_name(&part.name);
+        let Some((field, name)) = self.seen.add(plain, FieldName::of)? else { return Ok(()) };
+        if plain != part.name.as_ref() {
+            return Err(ScanError::Misspelt(name));
+        }
+        if part.content != Content::Text {
+            return Err(FormError::NotText(name).into());
+        }
+        let text = body.get(part.value.clone()).unwrap_or_default();
+        match field {
+            FieldName::Model => self.model = Some(part.value.clone()),
+            FieldName::Prompt => self.prompt = Some(part.value.clone()),
+            // An empty field is as good as none.
+            FieldName::Stream | FieldName::Choices if text.is_empty() => {}
+            FieldName::Stream => self.stream = Switch::of_word(text).ok_or(ScanError::NotASwitch(name))?.is_on(),
+            FieldName::Choices => {
+                let count = str::from_utf8(text).ok().and_then(Count::of_text).ok_or(ScanError::NotACount(name))?;
+                self.choices = count.number();
             }
-            (b"stream", Content::Text) => self.stream = is_true(body.get(part.value.clone()).unwrap_or_default()),
-            (b"prompt", Content::Text) => self.prompt = Some(part.value.clone()),
-            _ => {}
         }
         Ok(())
     }
@@ -392,16 +424,23 @@ impl Fields {
             include_usage: IncludeUsage::Requested,
             max_tokens: None,
             bounds: OutputBounds::default(),
-            choices: 1,
+            choices: self.choices.unwrap_or(1).clamp(1, MAX_CHOICES),
             prompts: 1,
             segments: self.prompt.map(text).into_iter().collect(),
         })
     }
 }
 
-/// The words that servers take for a yes (pydantic's, in any case).
-fn is_true(value: &[u8]) -> bool {
-    [&b"true"[..], b"1", b"t", b"yes", b"y", b"on"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
+/// What lax readers of forms make of a field's name: spaces and NUL around it are nothing to some, and `model[]` and `model[0]` are lists
+/// called `model` to those who nest.
+fn plain_name(name: &[u8]) -> &[u8] {
+    let is_nothing = |byte: &u8| byte.is_ascii_whitespace() || byte.is_ascii_control();
+    let start = name.iter().position(|byte| !is_nothing(byte)).unwrap_or(name.len());
+    let name = name.get(start..).unwrap_or_default();
+    let end = name.iter().position(|byte| matches!(byte, b'[' | 0)).unwrap_or(name.len());
+    let name = name.get(..end).unwrap_or_default();
+    let end = name.iter().rposition(|byte| !is_nothing(byte)).map_or(0, |last| last + 1);
+    name.get(..end).unwrap_or_default()
 }
 
 #[cfg(test)]

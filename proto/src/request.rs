@@ -3,9 +3,13 @@
 //!
 //! Only the JSON grammar, the depth and the model can make a body fail: whatever else has a shape we do not know passes
 //! through, and where it is part of the prompt it becomes a segment of raw JSON. Fields are found at the top level only.
-//! Where a key other than `model` is there twice, the last one counts, as it does for the servers behind us.
+//!
+//! Servers do not read alike what is written loosely. A field that we act on is there once and in its own spelling, or the body is
+//! refused ([`names`]); its number or boolean is what the laxest of them reads, or the body is refused ([`lax`]).
 
 mod bounds;
+pub(crate) mod lax;
+pub(crate) mod names;
 mod prompt;
 
 use std::borrow::Cow;
@@ -14,8 +18,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use self::bounds::BoundName;
-pub use self::bounds::{OutputBounds, TooManyBounds};
+pub use self::bounds::OutputBounds;
+use self::lax::{Count, Switch};
+pub use self::names::misspelt;
+use self::names::{FieldName, Seen};
 use self::prompt::PromptField;
 use crate::json::{JsonError, Scanner, StringSpan, ValueKind, unescape};
 use crate::multipart::{self, FormError};
@@ -24,7 +30,7 @@ use crate::splice::Edit;
 
 /// The most choices that are believed: the most that vLLM lets a request ask for, unless told otherwise
 /// (`VLLM_MAX_N_SEQUENCES`).
-const MAX_CHOICES: u64 = 16_384;
+pub(crate) const MAX_CHOICES: u64 = 16_384;
 
 /// Scans the body of a request for `operation`: a form where `content_type` says so and the operation takes one, and else JSON.
 ///
@@ -73,17 +79,17 @@ pub struct RequestScan {
     pub model_span: Range<usize>,
     /// How it is written there.
     pub model_syntax: ModelSyntax,
-    /// Whether the client asked for a stream (`"stream": true`).
+    /// Whether the client asked for a stream (`"stream": true`, or what lax servers read so).
     pub stream: bool,
     /// The state of `stream_options.include_usage`, and where to splice it.
     pub include_usage: IncludeUsage,
-    /// The largest of `max_tokens`, `max_completion_tokens` that is present, in tokens; for Responses `max_output_tokens`, for
-    /// Anthropic's messages `max_tokens` alone.
+    /// The largest of `max_tokens`, `max_completion_tokens` and `n_predict` that is present, in tokens; for Responses
+    /// `max_output_tokens`, for Anthropic's messages `max_tokens` alone. As the laxest server reads it.
     pub max_tokens: Option<u64>,
     /// Where the body bounds the length of its answer.
     pub bounds: OutputBounds,
-    /// `n`, the number of choices, or `best_of` where that is larger: at least 1, which it is where it is absent, and at most
-    /// 16,384.
+    /// `n`, the number of choices, or `best_of` or llama.cpp's `n_cmpl` where that is larger: at least 1, which it is where it is
+    /// absent, and at most 16,384. As the laxest server reads it.
     pub choices: u64,
     /// How many prompts there are: each has choices of its own. More than 1 for legacy completions alone.
     pub prompts: u64,
@@ -157,6 +163,9 @@ pub enum IncludeUsage {
     /// `include_usage: true` is there. Or `stream_options` is of a shape that no edit would mend: it is left to the
     /// upstream.
     Requested,
+    /// `include_usage` is there with a value at this span that some servers read as `true`, and others do not: replace the value by
+    /// that.
+    RequestedLoosely(Range<usize>),
     /// `include_usage` is there with another value, at this span: replace the value by `true`.
     Declined(Range<usize>),
     /// `stream_options` is an object without the field: insert it right after the brace at this offset. The flag tells
@@ -177,11 +186,16 @@ pub enum IncludeUsage {
 }
 
 impl IncludeUsage {
+    /// Whether the client is to get the event that carries the usage.
+    pub const fn is_requested(&self) -> bool {
+        matches!(self, Self::Requested | Self::RequestedLoosely(_))
+    }
+
     /// The edit that makes it [`IncludeUsage::Requested`].
     fn request(&self) -> Option<Edit> {
         let (span, replacement) = match self {
             Self::Requested => return None,
-            Self::Declined(value) => (value.clone(), "true"),
+            Self::RequestedLoosely(value) | Self::Declined(value) => (value.clone(), "true"),
             Self::Unset { insert_at, rest: ObjectRest::Empty } => (*insert_at..*insert_at, r#""include_usage":true"#),
             Self::Unset { insert_at, rest: ObjectRest::Fields } => (*insert_at..*insert_at, r#""include_usage":true,"#),
             Self::Null(value) => (value.clone(), r#"{"include_usage":true}"#),
@@ -192,7 +206,7 @@ impl IncludeUsage {
     }
 
     /// Reads the value of `stream_options`.
-    fn scan(scanner: &mut Scanner<'_>) -> Result<Self, JsonError> {
+    fn scan(scanner: &mut Scanner<'_>) -> Result<Self, ScanError> {
         let body = scanner.bytes();
         match scanner.peek()? {
             ValueKind::Null => return Ok(Self::Null(scanner.skip()?)),
@@ -205,19 +219,26 @@ impl IncludeUsage {
         scanner.open()?;
         let insert_at = scanner.offset();
         let mut rest = ObjectRest::Empty;
-        let mut value = None;
+        let mut seen = Seen::default();
+        let mut asked = None;
         while let Some(key) = scanner.next_key()? {
             rest = ObjectRest::Fields;
-            let is_include_usage = key.text(body).as_ref() == b"include_usage";
-            let span = scanner.skip()?;
-            if is_include_usage {
-                value = Some(span);
+            let known = |name: &[u8]| (name == b"include_usage").then_some(((), "stream_options.include_usage"));
+            match seen.add(&key.text(body), known)? {
+                Some(()) => {
+                    let mut ahead = scanner.clone();
+                    asked = Some((scanner.skip()?, Switch::scan(&mut ahead)?));
+                }
+                None => {
+                    scanner.skip()?;
+                }
             }
         }
-        Ok(match value {
+        Ok(match asked {
             None => Self::Unset { insert_at, rest },
-            Some(span) if body.get(span.clone()) == Some(b"true") => Self::Requested,
-            Some(span) => Self::Declined(span),
+            Some((_, Some(Switch::Plain(true)))) => Self::Requested,
+            Some((span, Some(Switch::Lax(true)))) => Self::RequestedLoosely(span),
+            Some((span, _)) => Self::Declined(span),
         })
     }
 }
@@ -334,9 +355,20 @@ pub enum ScanError {
     /// `model` is not a string, or an empty one.
     #[error("`model` must be a non-empty string")]
     ModelNotAString,
-    /// `model` is there twice: the first may not be the one that the upstream takes.
-    #[error("`model` appears more than once in the request body; send it once")]
-    DuplicateModel,
+    /// A field that is acted on is there twice: the one that we read may not be the one that the upstream takes.
+    #[error("`{0}` appears more than once in the request body; send it once")]
+    Duplicate(&'static str),
+    /// A field is there that some servers take for one that is acted on, and others do not.
+    #[error(
+        "the request body has `{0}` in another spelling, which some servers read and others ignore; spell it `{0}`"
+    )]
+    Misspelt(&'static str),
+    /// A field that counts something has a value that servers do not read alike.
+    #[error("`{0}` must be a whole number")]
+    NotACount(&'static str),
+    /// A field that switches something has a value that servers do not read alike.
+    #[error("`{0}` must be true or false")]
+    NotASwitch(&'static str),
     /// A form where none is taken.
     #[error("this endpoint takes no forms; send a JSON object with `content-type: application/json`")]
     FormNotTaken,
@@ -346,6 +378,18 @@ pub enum ScanError {
     /// A form that cannot be read.
     #[error(transparent)]
     Form(#[from] FormError),
+}
+
+impl ScanError {
+    /// The field that is at fault, where there is one.
+    pub const fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::NoModel | Self::ModelNotAString => Some("model"),
+            Self::Duplicate(name) | Self::Misspelt(name) | Self::NotACount(name) | Self::NotASwitch(name) => Some(name),
+            Self::Form(FormError::NotText(name)) => Some(name),
+            _ => None,
+        }
+    }
 }
 
 impl From<JsonError> for ScanError {
@@ -364,9 +408,8 @@ struct Fields {
     stream: bool,
     stream_options: Option<IncludeUsage>,
     bounds: OutputBounds,
+    /// The most that any field asks for.
     choices: Option<u64>,
-    /// `best_of`: so many are generated, and the best of them are the choices.
-    candidates: Option<u64>,
     /// The segments of each field that is part of the prompt.
     prompt: BTreeMap<PromptField, Vec<Segment>>,
 }
@@ -375,41 +418,37 @@ impl Fields {
     fn scan(scanner: &mut Scanner<'_>, operation: Operation) -> Result<Self, ScanError> {
         let body = scanner.bytes();
         let mut fields = Self::default();
+        let mut seen = Seen::default();
         scanner.open()?;
         while let Some(key) = scanner.next_key()? {
-            match key.text(body).as_ref() {
-                b"model" => fields.read_model(scanner)?,
-                b"stream" => fields.stream = body.get(scanner.skip()?) == Some(b"true"),
-                b"stream_options" => fields.stream_options = Some(IncludeUsage::scan(scanner)?),
-                b"max_tokens" => fields.read_bound(BoundName::MaxTokens, scanner)?,
-                b"max_completion_tokens" => fields.read_bound(BoundName::MaxCompletionTokens, scanner)?,
-                b"max_output_tokens" => fields.read_bound(BoundName::MaxOutputTokens, scanner)?,
-                b"n_predict" => fields.read_bound(BoundName::NPredict, scanner)?,
-                b"n" => fields.choices = read_u64(scanner)?.1,
-                b"best_of" => fields.candidates = read_u64(scanner)?.1,
-                name => match PromptField::of(operation, name) {
-                    Some(field) => {
-                        fields.prompt.insert(field, field.segments(scanner)?);
-                    }
-                    None => {
-                        scanner.skip()?;
-                    }
-                },
+            match seen.field(operation, &key.text(body))? {
+                Some((field, name)) => fields.read(field, name, scanner)?,
+                None => {
+                    scanner.skip()?;
+                }
             }
         }
         Ok(fields)
     }
 
-    fn read_bound(&mut self, name: BoundName, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
-        let (span, tokens) = read_u64(scanner)?;
-        self.bounds.add(name, span, tokens);
+    fn read(&mut self, field: FieldName, name: &'static str, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
+        match field {
+            FieldName::Model => self.read_model(scanner)?,
+            FieldName::Stream => self.stream = Switch::scan(scanner)?.ok_or(ScanError::NotASwitch(name))?.is_on(),
+            FieldName::StreamOptions => self.stream_options = Some(IncludeUsage::scan(scanner)?),
+            FieldName::Bound(bound) => {
+                let (span, tokens) = read_count(name, scanner)?;
+                self.bounds.add(bound, span, tokens);
+            }
+            FieldName::Choices => self.choices = self.choices.max(read_count(name, scanner)?.1.number()),
+            FieldName::Prompt(field) => {
+                self.prompt.insert(field, field.segments(scanner)?);
+            }
+        }
         Ok(())
     }
 
     fn read_model(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
-        if self.model.is_some() {
-            return Err(ScanError::DuplicateModel);
-        }
         if scanner.peek()? != ValueKind::String {
             return Err(ScanError::ModelNotAString);
         }
@@ -439,22 +478,19 @@ impl Fields {
             include_usage: self.stream_options.unwrap_or(IncludeUsage::Absent { insert_at: closing_brace }),
             max_tokens: self.bounds.largest(operation),
             bounds: self.bounds,
-            choices: self.choices.max(self.candidates).unwrap_or(1).clamp(1, MAX_CHOICES),
+            choices: self.choices.unwrap_or(1).clamp(1, MAX_CHOICES),
             prompts,
             segments: prompt.concat(),
         })
     }
 }
 
-/// The span of a value, and the value if it is a whole number that fits.
-fn read_u64(scanner: &mut Scanner<'_>) -> Result<(Range<usize>, Option<u64>), JsonError> {
-    let kind = scanner.peek()?;
+/// The value of the field `name`, and its span.
+fn read_count(name: &'static str, scanner: &mut Scanner<'_>) -> Result<(Range<usize>, Count), ScanError> {
+    let mut ahead = scanner.clone();
     let span = scanner.skip()?;
-    let digits = match kind {
-        ValueKind::Number => scanner.bytes().get(span.clone()),
-        _ => None,
-    };
-    Ok((span, digits.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok())))
+    let count = Count::scan(&mut ahead)?.ok_or(ScanError::NotACount(name))?;
+    Ok((span, count))
 }
 
 #[cfg(test)]

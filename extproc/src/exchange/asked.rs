@@ -88,7 +88,8 @@ pub(super) fn read_again(body: &[u8], head: &Head, before: RequestScan) -> Resul
     scan.map_err(|error| malformed(&error, head.dialect))
 }
 
-/// The model that a body names of which nothing else is known, if it names one. Two of them are one too many for anybody.
+/// The model that a body names of which nothing else is known, if it names one. Two of them are one too many for anybody, and a name that
+/// only some servers take for `model` is one that nobody checked.
 fn named_model(body: &[u8], content_type: Option<&str>) -> Result<Option<RequestScan>, ScanError> {
     let scan = match content_type.filter(|content_type| multipart::is_form(content_type)) {
         Some(content_type) => multipart::scan(content_type, body),
@@ -98,7 +99,7 @@ fn named_model(body: &[u8], content_type: Option<&str>) -> Result<Option<Request
         Ok(RequestScan { model, model_span, model_syntax, .. }) => {
             Ok(Some(RequestScan { model_span, model_syntax, ..RequestScan::without_model(model) }))
         }
-        Err(ScanError::DuplicateModel) => Err(ScanError::DuplicateModel),
+        Err(error @ (ScanError::Duplicate(_) | ScanError::Misspelt(_))) => Err(error),
         Err(_) => Ok(None),
     }
 }

@@ -5,10 +5,8 @@ use std::time::Instant;
 
 use attache_gate::{Caller, KeyPriority};
 use attache_proto::encoding;
-use attache_proto::multipart::FormError;
-use attache_proto::request::{
-    self, IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent,
-};
+use attache_proto::fields::FieldEdits;
+use attache_proto::request::{IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent};
 use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
@@ -103,12 +101,13 @@ pub(super) fn plan(
     // at fault.
     let at_fault = |_| malformed(&ScanError::NotAnObject, dialect);
     let (mut rewrite, mutated) = Rewrite::of(target, body).map_err(at_fault)?;
+    let own = scan.include_usage.clone();
     // Whatever is estimated and bounded is what the upstream is asked for.
     let scan = match &mutated {
         Some(body) => asked::read_again(body, head, scan)?,
         None => scan,
     };
-    let (ask, visibility) = usage_event(head.operation, &scan);
+    let (ask, visibility) = usage_event(head.operation, &scan, &own, &target.mutation.body);
     rewrite.add(scan.edits(served_model, ask));
     let splice = rewrite.splice().map_err(at_fault)?;
     let key_id = head.caller.as_ref().map(Caller::key_id);
@@ -143,7 +142,7 @@ pub(super) fn plan(
     let reservation = ReserveRequest::new(limits, &subject, estimate);
     let unreported = Unreported::new(head.operation, &scan, &estimate);
     let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens());
-    let output = Output::new(scan, head.operation, &input, &reservation).map_err(|error| error.response(dialect))?;
+    let output = Output::new(scan, head.operation, &input, &reservation);
     Ok(Plan {
         rule: rule_id,
         model: Arc::clone(model),
@@ -208,24 +207,15 @@ pub(super) struct Output {
 }
 
 impl Output {
-    fn new(
-        scan: RequestScan,
-        operation: Operation,
-        input: &EstimateInput,
-        reservation: &ReserveRequest,
-    ) -> Result<Self, Unbounded> {
+    fn new(scan: RequestScan, operation: Operation, input: &EstimateInput, reservation: &ReserveRequest) -> Self {
         let form = input.form;
         let is_capped = operation.generates() && reservation.bounds_output();
         let to_be_bounded = match form {
-            Form::Whole if is_capped => {
-                // Before anything is reserved for it.
-                scan.bounds.lowered_to(1)?;
-                Some(scan.bounds)
-            }
+            Form::Whole if is_capped => Some(scan.bounds),
             Form::Whole | Form::Stream => None,
         };
         let (bound, choices) = (input.output_bound(), input.choices.max(1));
-        Ok(Self { bound, form, choices, to_be_bounded, lowered_to: None })
+        Self { bound, form, choices, to_be_bounded, lowered_to: None }
     }
 
     /// The fewest tokens that are worth an answer: less, and the request is refused.
@@ -236,45 +226,30 @@ impl Output {
     }
 }
 
-/// A body that cannot be bounded.
-struct Unbounded(request::TooManyBounds);
-
-impl From<request::TooManyBounds> for Unbounded {
-    fn from(error: request::TooManyBounds) -> Self {
-        Self(error)
-    }
-}
-
-impl Unbounded {
-    fn response(&self, dialect: Dialect) -> LocalResponse {
-        let error = ApiError::new(ErrorKind::InvalidRequest, self.0.to_string()).with_param("max_tokens");
-        LocalResponse::error(&error, dialect, "invalid_request")
-    }
-}
-
-/// Whether to ask for usage in a stream, and what then becomes of the event that brings it.
-fn usage_event(operation: Operation, scan: &RequestScan) -> (UsageEvent, UsageVisibility) {
+/// Whether to ask for usage in a stream, and what then becomes of the event that brings it: it is for a client whose `own` body asks for
+/// it. Where the operator removes `stream_options` they stay away: there are servers that refuse them.
+fn usage_event(
+    operation: Operation,
+    scan: &RequestScan,
+    own: &IncludeUsage,
+    fields: &FieldEdits,
+) -> (UsageEvent, UsageVisibility) {
     let streams = scan.stream && matches!(operation, Operation::ChatCompletions | Operation::Completions);
-    if streams && scan.include_usage != IncludeUsage::Requested {
-        (UsageEvent::Ask, UsageVisibility::Remove)
-    } else {
-        (UsageEvent::Leave, UsageVisibility::Keep)
+    if !streams {
+        return (UsageEvent::Leave, UsageVisibility::Keep);
     }
+    let ask = if fields.removes("stream_options") { UsageEvent::Leave } else { UsageEvent::Ask };
+    let comes = ask == UsageEvent::Ask || scan.include_usage.is_requested();
+    let visibility = if comes && !own.is_requested() { UsageVisibility::Remove } else { UsageVisibility::Keep };
+    (ask, visibility)
 }
 
 pub(super) fn malformed(error: &ScanError, dialect: Dialect) -> LocalResponse {
-    let param = match error {
-        ScanError::NoModel
-        | ScanError::ModelNotAString
-        | ScanError::DuplicateModel
-        | ScanError::Form(FormError::ModelNotText) => Some("model"),
-        _ => None,
-    };
     let kind = match error {
         ScanError::FormNotTaken => ErrorKind::UnsupportedMediaType,
         _ => ErrorKind::InvalidRequest,
     };
-    let error = ApiError { param, ..ApiError::new(kind, error.to_string()) };
+    let error = ApiError { param: error.param(), ..ApiError::new(kind, error.to_string()) };
     LocalResponse::error(&error, dialect, "invalid_request")
 }
 
@@ -346,9 +321,8 @@ impl Plan {
         self.unreported.abandoned = self.unreported.abandoned.min(self.estimate.output);
         let each = (self.estimate.output_at_most / self.output.choices).max(1);
         if let Some(bounds) = &self.output.to_be_bounded
-            // Checked when the plan was made, as is that the edits lie in the body.
-            && let Ok(edits) = bounds.lowered_to(each)
-            && let Ok(splice) = self.rewrite.with(edits)
+            // They lie in the body, and apart from the others.
+            && let Ok(splice) = self.rewrite.with(bounds.lowered_to(each))
         {
             self.splice = splice;
             let all = each.saturating_mul(self.output.choices);

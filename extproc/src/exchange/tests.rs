@@ -439,6 +439,12 @@ fn bad_bodies_are_refused_each_with_its_own_reason() {
         (r#"{"messages":[]}"#, 400, "`model`"),
         (r#"{"model":7}"#, 400, "must be a non-empty string"),
         (r#"{"model":"assistant","model":"qwen"}"#, 400, "more than once"),
+        (r#"{"model":"assistant","Model":"qwen"}"#, 400, "has `model` in another spelling"),
+        (r#"{"MODEL":"assistant"}"#, 400, "spell it `model`"),
+        (r#"{"model":"assistant","max_tokens":5,"Max_Tokens":100000}"#, 400, "spell it `max_tokens`"),
+        (r#"{"model":"assistant","n":1,"n":64}"#, 400, "`n` appears more than once"),
+        (r#"{"model":"assistant","n":1.5}"#, 400, "`n` must be a whole number"),
+        (r#"{"model":"assistant","stream":2}"#, 400, "`stream` must be true or false"),
         (r#"{"model":"nobody"}"#, 404, "`nobody`"),
     ];
     for (body, status, words) in cases {
@@ -450,6 +456,28 @@ fn bad_bodies_are_refused_each_with_its_own_reason() {
         assert!(table.exchange.is_over());
         assert!(table.exchange.poll_settlement().is_none());
         assert!(matches!(table.exchange.take_summary().unwrap().outcome, Outcome::Local { .. }));
+    }
+}
+
+#[test]
+fn what_a_lax_server_reads_is_what_is_held_asked_for_and_counted() {
+    let asked = |body: &Value| {
+        let mut table = Table::set(Profile::Streamed);
+        let Action::Reserve(asked) = table.post(body, &[]) else { panic!("{body}") };
+        asked.estimate.output_at_most
+    };
+    for n in [json!(64), json!("64"), json!(64.0), json!(" 6_4 ")] {
+        let body = json!({"model": "metered", "messages": [], "max_tokens": "50", "n": n});
+        assert_eq!(asked(&body), 3200, "{body}");
+    }
+    for stream in [json!(true), json!(1), json!("true"), json!("on")] {
+        let mut table = Table::set(Profile::Streamed);
+        let body = json!({"model": "metered", "messages": [], "stream": stream}).to_string();
+        table.post_chunks(&[&body], &[]);
+        let (_, bodies) = released(table.admit());
+        let [Body::Replaced(sent)] = bodies.as_slice() else { panic!("{bodies:?}") };
+        let sent: Value = serde_json::from_slice(sent).unwrap();
+        assert_eq!((&sent["stream"], &sent["stream_options"]["include_usage"]), (&stream, &json!(true)));
     }
 }
 

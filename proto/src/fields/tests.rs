@@ -52,6 +52,19 @@ fn every_field_of_a_name_is_meant_however_it_is_written() {
 }
 
 #[test]
+fn a_field_goes_in_every_spelling_that_some_reader_takes_for_it() {
+    let set = edits(&[("max_tokens", "5")], &[]);
+    let body = "{\"Max_Tokens\":9,\"m\":0,\"MAX_TO\u{212a}ENS\":99,\"max_token\u{17f}\":7}";
+    assert_eq!(applied(&set, body), r#"{"m":0,"max_tokens":5}"#);
+    assert_eq!(applied(&set, r#"{"Max_Tokens":9,"max_tokens":99}"#), r#"{"max_tokens":5}"#);
+    let removed = edits(&[], &["stream_options"]);
+    assert_eq!(applied(&removed, r#"{"Stream_Options":{},"m":0,"\u0053tream_options":{}}"#), r#"{"m":0}"#);
+    // An operator who writes a capital means it, and what else reads so goes.
+    let capital = edits(&[("Tier", "1")], &[]);
+    assert_eq!(applied(&capital, r#"{"tier":9}"#), r#"{"Tier":1}"#);
+}
+
+#[test]
 fn what_is_so_already_is_not_touched() {
     let edits = edits(&[("a", "1")], &["b"]);
     assert_eq!(edits.edits(br#"{ "a" : 1 }"#).unwrap(), []);

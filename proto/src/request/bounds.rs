@@ -4,18 +4,15 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::lax::Count;
 use crate::operation::Operation;
 use crate::splice::Edit;
-
-/// How many fields are remembered. A client needs one.
-const MAX_FIELDS: usize = 16;
 
 /// The fields of a body that bound the tokens of each choice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutputBounds {
+    /// At most one for each name.
     fields: Vec<Field>,
-    /// How many there are, remembered or not.
-    count: usize,
     /// Where a field can be added, if servers would find none, and its name.
     insertion: Option<(usize, &'static str)>,
 }
@@ -24,8 +21,7 @@ pub struct OutputBounds {
 struct Field {
     name: BoundName,
     value: Range<usize>,
-    /// The value, if it is a whole number.
-    tokens: Option<u64>,
+    tokens: Count,
 }
 
 /// The names of such a field.
@@ -41,51 +37,40 @@ pub(super) enum BoundName {
     NPredict,
 }
 
-/// A body says so often how long its answer may be that not all of it is remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("`max_tokens` and the like appear more than {MAX_FIELDS} times in the request body; send one of them once")]
-pub struct TooManyBounds;
-
 impl OutputBounds {
-    /// The edits that make every reading of the body bound each choice by `tokens`: whichever of its fields a server
-    /// knows, and whichever of two it takes. A lower bound of the client's stays.
-    ///
-    /// # Errors
-    /// [`TooManyBounds`] for a body that has more such fields than any client sends.
-    pub fn lowered_to(&self, tokens: u64) -> Result<Vec<Edit>, TooManyBounds> {
-        if self.count > self.fields.len() {
-            return Err(TooManyBounds);
-        }
-        // What is no whole number is replaced too: `null` is no bound, -1 is none for some, and some read "4096" as a number.
-        let is_above = |field: &&Field| field.tokens.is_none_or(|bound| bound > tokens);
-        let lower = |field: &Field| Edit { span: field.value.clone(), replacement: Bytes::from(tokens.to_string()) };
-        let mut edits: Vec<_> = self.fields.iter().filter(is_above).map(lower).collect();
+    /// The edits that make every reading of the body bound each choice by `tokens`, whichever of its fields a server knows. A lower
+    /// bound of the client's stays; one that not all servers read is written so that they do.
+    pub fn lowered_to(&self, tokens: u64) -> Vec<Edit> {
+        // `null` is no bound, and -1 is none for some.
+        let lowered = |field: &Field| match field.tokens {
+            Count::Plain(bound) if bound <= tokens => None,
+            Count::Lax(bound) => Some(bound.min(tokens)),
+            Count::Plain(_) | Count::None => Some(tokens),
+        };
+        let lower = |field: &Field| {
+            let bound = lowered(field)?;
+            Some(Edit { span: field.value.clone(), replacement: Bytes::from(bound.to_string()) })
+        };
+        let mut edits: Vec<_> = self.fields.iter().filter_map(lower).collect();
         if let Some((at, name)) = self.insertion {
             // A comma always belongs before it: a body that was scanned has at least a model.
             edits.push(Edit { span: at..at, replacement: Bytes::from(format!(",\"{name}\":{tokens}")) });
         }
-        Ok(edits)
+        edits
     }
 
     /// The largest bound that servers of `operation` may find, in tokens.
     pub(super) fn largest(&self, operation: Operation) -> Option<u64> {
-        let last = |name: BoundName| self.fields.iter().rfind(|field| field.name == name)?.tokens;
+        let bound = |name: BoundName| self.fields.iter().find(|field| field.name == name)?.tokens.number();
         match operation {
-            Operation::Responses => last(BoundName::MaxOutputTokens),
-            Operation::Messages => last(BoundName::MaxTokens),
-            _ => last(BoundName::MaxTokens).max(last(BoundName::MaxCompletionTokens)),
+            Operation::Responses => bound(BoundName::MaxOutputTokens),
+            Operation::Messages => bound(BoundName::MaxTokens),
+            _ => bound(BoundName::MaxTokens).max(bound(BoundName::MaxCompletionTokens)).max(bound(BoundName::NPredict)),
         }
     }
 
-    pub(super) fn add(&mut self, name: BoundName, value: Range<usize>, tokens: Option<u64>) {
-        self.count = self.count.saturating_add(1);
-        let field = Field { name, value, tokens };
-        if self.fields.len() < MAX_FIELDS {
-            self.fields.push(field);
-        } else if let Some(last) = self.fields.last_mut() {
-            // The last one counts for the estimate.
-            *last = field;
-        }
+    pub(super) fn add(&mut self, name: BoundName, value: Range<usize>, tokens: Count) {
+        self.fields.push(Field { name, value, tokens });
     }
 
     /// Ends the scan of a body whose last brace is at `closing_brace`.

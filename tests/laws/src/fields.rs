@@ -63,6 +63,10 @@ fn edit(input: &[u8]) -> Option<(&str, Option<&str>, &[u8])> {
 
 fn expected(mut parsed: Value, wanted: Vec<(&str, Option<Value>)>) -> Value {
     if let Some(fields) = parsed.as_object_mut() {
+        // What some readers take for one of them goes with it.
+        let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+        let is_another = |key: &str| !names.contains(&key) && names.iter().any(|name| folded(name) == folded(key));
+        fields.retain(|key, _| !is_another(key));
         for (name, value) in wanted {
             match value {
                 Some(value) => drop(fields.insert(name.to_owned(), value)),
@@ -85,4 +89,9 @@ fn one_after_another(first: Option<Splice>, body: &[u8], left: &[u8]) {
     let at_once = first.then(later.clone()).map(|both| both.apply(&Bytes::copy_from_slice(body)));
     let in_turn = Splice::new(later, left.len()).map(|later| later.apply(&Bytes::copy_from_slice(left)));
     assert_eq!(at_once, in_turn);
+}
+
+/// As Go compares names.
+fn folded(name: &str) -> String {
+    name.to_ascii_lowercase().replace('\u{212a}', "k").replace('\u{17f}', "s")
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use attache_proto::fields::FieldEdits;
 use attache_proto::headers::{OWNED, UPSTREAM_TIMEOUT_MS};
+use attache_proto::request;
 
 use crate::config::diagnostic::Diagnostic;
 use crate::config::fields::{Fields, FromNode, Log, quote};
@@ -191,6 +192,11 @@ impl FromNode for OpenField {
         if &*name == "model" {
             let help = "set `modelNameOverride` of the route's backendRef: limits and prices go by it, too";
             return log.fail(node, "the field `model` cannot be changed here", help);
+        }
+        // Under that name a server might read another value than the one that was counted.
+        if let Some(known) = request::misspelt(&name) {
+            let message = format!("{} is a field that some servers take for `{known}`", quote(&name));
+            return log.fail(node, message, format!("write `{known}`"));
         }
         if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
             return Some(Self(name));

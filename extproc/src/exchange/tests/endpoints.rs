@@ -313,8 +313,10 @@ fn a_model_in_a_body_that_passes_through_is_one_of_the_routes_that_name_the_path
     assert_eq!((status, reason, &answer["error"]["code"]), (404, "not_served", &json!("unknown_url")));
     let (status, _, answer) = refused(send(&mut table, r#"{"model":"nobody"}"#));
     assert_eq!((status, &answer["error"]["code"]), (404, &json!("model_not_found")));
-    let (status, ..) = refused(send(&mut table, r#"{"model":"metered","model":"metered"}"#));
-    assert_eq!(status, 400);
+    for two in [r#"{"model":"metered","model":"metered"}"#, r#"{"model":"metered","Model":"x"}"#, r#"{"MODEL":"x"}"#] {
+        let (status, _, answer) = refused(send(&mut table, two));
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!("model")), "{two}");
+    }
 }
 
 #[test]

@@ -147,6 +147,26 @@ fn a_stream_that_the_operator_asks_for_is_counted_as_one() {
 }
 
 #[test]
+fn stream_options_that_the_operator_removes_stay_away_and_the_stream_is_estimated() {
+    let mut table = table(OPENAI, "bodyMutation: {remove: [stream_options]}", "", "");
+    for own in ["", r#""stream_options":{"include_usage":true},"#, r#""stream_options":{"include_usage":false},"#] {
+        table.again();
+        let body = format!(r#"{{"model":"metered",{own}"stream":true,"messages":[]}}"#);
+        table.post_chunks(&[&body], &[]);
+        let (_, bodies) = released(table.admit());
+        let expected = json!({"model": "served", "messages": [], "stream": true});
+        assert_eq!(joined(bodies, &[&body]), expected, "{own}");
+        table.answer_head("200", "text/event-stream", "10.0.0.1:80");
+        let word = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+        // What the server sends unasked is the client's, as it would be without us.
+        let usage = "data: {\"choices\":[],\"usage\":null}\n\n";
+        let (passed, _) = table.answer_body(&format!("{word}{word}{usage}data: [DONE]\n\n"), End::Last);
+        assert_eq!(passed, Body::Unchanged);
+        assert_eq!(table.charged(), [2], "a token for each event with content");
+    }
+}
+
+#[test]
 fn a_key_goes_upstream_in_the_place_of_the_clients() {
     let mutation = "headerMutation: {set: [{name: Authorization, value: wrong}], remove: [x-api-key]}";
     let mut table = table(OPENAI, mutation, &(KEY.to_owned() + SECRET), "");
