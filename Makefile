@@ -1,4 +1,4 @@
-# make demo · make test · make fuzz · make bench · make sim · make lint: each sets up what it needs, under target/.
+# make demo · make test · make test-compose · make fuzz · make bench · make sim · make lint: each sets up what it needs, under target/.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -45,6 +45,11 @@ test: wasm ## run all tests, on a real Envoy and a real Redis; ARGS="NAME" runs 
 .PHONY: test-gateway
 test-gateway: wasm ## run the black-box tests on the profile of Envoy Gateway
 	@$(under_test) && $(tests) --no-run && $(on-envoy-gateway)
+
+# Apart from `make test`: it needs Docker, and minutes where the images have to be compiled.
+.PHONY: test-compose
+test-compose: ## build the images and play docker-compose.yml on a Docker daemon; skipped without one; ARGS="test_stack" runs some
+	@tests/containers/run.sh $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## look for inputs that break a law of the readers: 6 minutes, and 10 to build at first; SECONDS=20 each, TARGETS="request sse"

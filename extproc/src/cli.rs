@@ -2,8 +2,10 @@
 
 mod doctor;
 mod explain;
+mod health;
 mod http;
 mod limits;
+mod output;
 mod placement;
 mod render;
 mod table;
@@ -27,6 +29,7 @@ use attache_gate::UnattachedStatus;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use doctor::DoctorArgs;
 use explain::ExplainArgs;
+use health::HealthArgs;
 use limits::LimitsCommand;
 use render::RenderCommand;
 use tracing_subscriber::EnvFilter;
@@ -42,7 +45,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the sidecar.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Report errors and warnings in configuration files; exit status 1 if there is an error.
     Check(CheckArgs),
     /// Print configuration for Envoy.
@@ -55,6 +58,8 @@ enum Command {
     Explain(ExplainArgs),
     /// Say whether an Envoy sends its traffic through the sidecar, and what about it will hurt.
     Doctor(DoctorArgs),
+    /// Say whether a sidecar takes requests; exit status 1 if it does not. For containers' health checks.
+    Health(HealthArgs),
     /// Print the JSON Schema of our own kinds, for editors.
     Schema,
 }
@@ -282,6 +287,7 @@ impl Cli {
             Command::Limits(command) => command.run(),
             Command::Explain(args) => args.run(),
             Command::Doctor(args) => args.run(),
+            Command::Health(args) => args.run(),
             Command::Schema => print_schema(),
         };
         result.unwrap_or_else(|error| {

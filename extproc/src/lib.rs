@@ -10,6 +10,7 @@ pub mod config;
 pub mod doctor;
 pub mod exchange;
 pub mod limit;
+pub mod readiness;
 pub mod reload;
 pub mod render;
 pub mod route;

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
@@ -15,6 +14,7 @@ use tracing::{info, warn};
 use crate::admin::Admin;
 use crate::config::model::Settings;
 use crate::limit::{Ledger, RedisOptions, RedisStore, RedisTarget, SharedOptions};
+use crate::readiness::{Announcer, Readiness};
 use crate::reload::Reloader;
 use crate::server::listen::{ListenAddress, Listener};
 use crate::server::{Cut, Processor, transport};
@@ -23,8 +23,6 @@ use crate::telemetry::Telemetry;
 use crate::watch::{SystemLookup, Watch};
 use crate::world::World;
 
-/// The name under which Envoy asks for our health.
-const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
 /// How long streams that are cut may take to end: each has only to be woken.
 const CUT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -81,12 +79,11 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     let admin_listener = TcpListener::bind(&options.admin_listen)
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", options.admin_listen)))?;
-    let ready = Arc::new(AtomicBool::new(false));
-    let admin = Admin::new(Arc::clone(&world), Arc::clone(&ready)).service();
+    let (health, health_service) = health_reporter();
+    let announcer = Announcer::new(health).await;
+    let admin = Admin::new(Arc::clone(&world), announcer.subscribe()).service();
     info!(extproc = listener.address(), admin = %admin_listener.local_addr()?, "listening");
 
-    let (health, health_service) = health_reporter();
-    health.set_service_status(SERVICE, tonic_health::ServingStatus::Serving).await;
     let (drain, draining) = watch::channel(false);
     let cut = Cut::default();
     let server = transport::server()
@@ -102,6 +99,7 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (reloads, reloaded) = watch::channel(());
     world.fleet.adopt(&world.config.load(), Instant::now());
+    let further_configs = reloaded.clone();
     let mut watch = Watch::start(&world, reloaded, SystemLookup);
     watch.first_answers().await;
     let watching = tokio::spawn(reloader.watch(Arc::clone(&world), reloads));
@@ -111,16 +109,23 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
         let sharing = Sharing::new(target, Arc::clone(&world.fleet), world.settings.affinity_secret.0);
         tokio::spawn(sharing.run())
     });
-    ready.store(true, Ordering::Release);
-
+    let stopped = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let announced = async {
+        announcer.ready_with_a_route(Arc::clone(&world), further_configs).await;
+        std::future::pending().await
+    };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = stopped => {}
+        () = announced => {}
         ended = &mut serving => return Err(io::Error::other(format!("the gRPC server ended by itself: {ended:?}"))),
     }
     info!(in_flight = world.telemetry.in_flight(), "draining");
-    ready.store(false, Ordering::Release);
-    health.set_service_status(SERVICE, tonic_health::ServingStatus::NotServing).await;
+    announcer.say(Readiness::Draining).await;
     drain.send_replace(true);
     if tokio::time::timeout(options.drain_timeout, &mut serving).await.is_err() {
         warn!(in_flight = world.telemetry.in_flight(), "requests are cut: they took longer than the drain timeout");

@@ -126,6 +126,7 @@ fn options(name: &str) -> StaticOptions {
         extproc: ExtprocAddress::Unix(PathBuf::from("/run/attache/extproc.sock")),
         wasm: WITH_WASM.contains(&name).then(|| PathBuf::from("/etc/attache/attache_wasm_filter.wasm")),
         admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9901))),
+        stats: None,
     }
 }
 

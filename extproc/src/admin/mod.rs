@@ -6,7 +6,6 @@ mod limits;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
@@ -16,9 +15,11 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::config::upstream::{Credentials, Mutation};
+use crate::readiness::Readiness;
 use crate::telemetry::PoolFigures;
 use crate::world::World;
 
@@ -26,13 +27,13 @@ use crate::world::World;
 #[derive(Debug, Clone)]
 pub struct Admin {
     world: Arc<World>,
-    ready: Arc<AtomicBool>,
+    readiness: watch::Receiver<Readiness>,
 }
 
 impl Admin {
-    /// Pages about `world`; `ready` is what `/readyz` says.
-    pub fn new(world: Arc<World>, ready: Arc<AtomicBool>) -> Self {
-        Self { world, ready }
+    /// Pages about `world`; `readiness` is what `/readyz` says.
+    pub fn new(world: Arc<World>, readiness: watch::Receiver<Readiness>) -> Self {
+        Self { world, readiness }
     }
 
     /// The routes.
@@ -60,8 +61,8 @@ impl Admin {
 /// The status says whether requests may come, the text whether they do: a sidecar that is not ready before somebody asks it
 /// would never be asked.
 async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
-    if !admin.ready.load(Ordering::Acquire) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "not ready: starting or draining\n".to_owned());
+    if let Some(obstacle) = admin.readiness.borrow().obstacle() {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {obstacle}\n"));
     }
     let seen = admin.world.telemetry.attached().at(SystemTime::now());
     let attached = match (seen.last_stream_seconds_ago, seen.last_refusal) {

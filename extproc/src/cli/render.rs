@@ -1,9 +1,9 @@
 //! `attache render`: the operator's documents as configuration for Envoy, or for an Envoy Gateway.
 
-use std::io::{self, Write as _};
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use attache::config::model::Config;
@@ -16,12 +16,13 @@ use attache::render::envoy_gateway::{
 use attache::render::{self, ExtprocAddress, StaticOptions};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::output::{self, OutputArgs};
 use super::{SettingsArgs, complain};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RenderCommand {
     /// One complete Envoy bootstrap.
-    Static(StaticArgs),
+    Static(Box<StaticArgs>),
     /// Objects for an Envoy Gateway that is there already; nothing of it is changed that is not named.
     EnvoyGateway(Box<GatewayArgs>),
 }
@@ -49,9 +50,18 @@ pub(super) struct StaticArgs {
     /// The Wasm filter's file; without it the sidecar makes all checks.
     #[arg(long, env = "ATTACHE_WASM")]
     wasm: Option<PathBuf>,
+    /// Copy the Wasm filter from this file to that of --wasm, before the bootstrap that needs it is written.
+    #[arg(long, env = "ATTACHE_WASM_SOURCE", value_name = "FILE", requires = "wasm")]
+    wasm_source: Option<PathBuf>,
     /// Where Envoy's own admin interface listens; without it there is none.
     #[arg(long, env = "ATTACHE_ADMIN", value_parser = socket_address)]
     admin: Option<SocketAddr>,
+    /// Where Envoy serves its counters for Prometheus, at /stats/prometheus, and nothing else of its admin interface, which can
+    /// then stay on loopback.
+    #[arg(long, env = "ATTACHE_STATS", value_parser = socket_address, requires = "admin")]
+    stats: Option<SocketAddr>,
+    #[command(flatten)]
+    output: OutputArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -59,9 +69,26 @@ pub(super) struct StaticArgs {
 impl StaticArgs {
     fn run(self) -> Result<ExitCode, String> {
         let (config, _) = compile(&self.paths, self.settings)?;
-        let options = StaticOptions { listen: self.listen, extproc: self.extproc, wasm: self.wasm, admin: self.admin };
-        print(&render::bootstrap(&config, &options).map_err(|error| error.to_string())?)
+        let options = StaticOptions {
+            listen: self.listen,
+            extproc: self.extproc,
+            wasm: self.wasm,
+            admin: self.admin,
+            stats: self.stats,
+        };
+        let bootstrap = render::bootstrap(&config, &options).map_err(|error| error.to_string())?;
+        if let (Some(source), Some(wasm)) = (self.wasm_source, options.wasm) {
+            copy(&source, &wasm)?;
+        }
+        self.output.write(&bootstrap)?;
+        Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Puts a copy of `source` at `target`, which is never seen half written.
+fn copy(source: &Path, target: &Path) -> Result<(), String> {
+    let bytes = fs::read(source).map_err(|error| format!("cannot read --wasm-source {}: {error}", source.display()))?;
+    output::replace(target, &bytes).map_err(|error| format!("cannot write --wasm {}: {error}", target.display()))
 }
 
 #[derive(Debug, Args)]
@@ -109,6 +136,8 @@ pub(super) struct GatewayArgs {
     /// The Secret whose key `password` is Redis's password.
     #[arg(long, env = "ATTACHE_REDIS_SECRET", value_name = "NAME", value_parser = object_name)]
     redis_secret: Option<String>,
+    #[command(flatten)]
+    output: OutputArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -166,7 +195,8 @@ impl GatewayArgs {
             errors.iter().for_each(|error| complain(&format!("error: {error}")));
             "nothing was rendered".to_owned()
         })?;
-        print(&manifests)
+        self.output.write(&manifests)?;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Whether every option means something in the form that was chosen: one that does not is a misunderstanding, and what is
@@ -268,11 +298,6 @@ fn check_served(paths: &[PathBuf], config: &Config, texts: &[DocumentText]) -> R
          its own *.yaml and *.yml are read, and not what is in directories below it",
         paths.join(", ")
     ))
-}
-
-fn print(text: &str) -> Result<ExitCode, String> {
-    io::stdout().lock().write_all(text.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Envoy binds addresses, not names.

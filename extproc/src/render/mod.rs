@@ -10,6 +10,7 @@ mod filters;
 mod listener;
 mod options;
 mod routes;
+mod stats;
 mod timeouts;
 mod tls;
 mod yaml;
@@ -39,13 +40,13 @@ pub fn bootstrap(config: &Config, options: &StaticOptions) -> Result<String, Ren
             .insert("# Whoever reaches this address can stop Envoy: keep it on a private one.".to_owned(), Value::Null);
         fields.insert("admin".to_owned(), json!({"address": address::socket(admin)}));
     }
-    fields.insert(
-        "static_resources".to_owned(),
-        json!({
-            "listeners": [listener::listener(config, options)?],
-            "clusters": clusters::clusters(config, &options.extproc)?,
-        }),
-    );
+    let mut listeners = vec![listener::listener(config, options)?];
+    let mut clusters = clusters::clusters(config, &options.extproc)?;
+    if let (Some(admin), Some(address)) = (options.admin, options.stats) {
+        listeners.push(stats::listener(address));
+        clusters.push(stats::cluster(admin));
+    }
+    fields.insert("static_resources".to_owned(), json!({"listeners": listeners, "clusters": clusters}));
     Ok(format!("{HEADER}\n{}", yaml::emit(&Value::Object(fields))))
 }
 

@@ -15,6 +15,8 @@ pub struct StaticOptions {
     pub wasm: Option<PathBuf>,
     /// Where Envoy serves its admin interface; `None` leaves it off.
     pub admin: Option<SocketAddr>,
+    /// Where Envoy serves the counters of its admin interface, and nothing else of it; `None`, or no admin interface, leaves it off.
+    pub stats: Option<SocketAddr>,
 }
 
 /// Where the sidecar serves ext_proc.

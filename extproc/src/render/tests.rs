@@ -100,6 +100,7 @@ fn options() -> StaticOptions {
         extproc: ExtprocAddress::Unix(PathBuf::from("/run/attache/extproc.sock")),
         wasm: None,
         admin: None,
+        stats: None,
     }
 }
 
@@ -132,8 +133,34 @@ fn a_full_bootstrap_reads_like_this() {
         extproc: ExtprocAddress::Tcp { host: "attache.example".to_owned(), port: 9002 },
         wasm: Some(PathBuf::from("/etc/envoy/attache_wasm_filter.wasm")),
         admin: Some(SocketAddr::from(([127, 0, 0, 1], 9901))),
+        stats: None,
     };
     insta::assert_snapshot!(bootstrap(&config, &options).unwrap());
+}
+
+#[test]
+fn counters_are_reached_apart_from_the_rest_of_the_admin_interface() {
+    let stats = Some(SocketAddr::from(([0, 0, 0, 0], 9902)));
+    for (admin, reached) in [("127.0.0.1:9901", "127.0.0.1"), ("0.0.0.0:9901", "127.0.0.1"), ("[::]:9901", "::1")] {
+        let options = StaticOptions { admin: Some(admin.parse().unwrap()), stats, ..options() };
+        let bootstrap = parsed(&two_replicas(), &options);
+        let listener = at(&bootstrap, "/static_resources/listeners/1");
+        assert_eq!(at(listener, "/address/socket_address/port_value"), 9902);
+        let manager = at(listener, "/filter_chains/0/filters/0/typed_config");
+        let hosts = at(manager, "/route_config/virtual_hosts").as_array().unwrap();
+        let routes: Vec<_> = hosts.iter().flat_map(|host| host["routes"].as_array().unwrap()).collect();
+        let [route] = routes.try_into().unwrap();
+        // One path, exactly, and nothing that changes something.
+        assert_eq!(route["match"]["path"], "/stats/prometheus");
+        assert_eq!(at(route, "/match/headers/0"), &json!({"name": ":method", "string_match": {"exact": "GET"}}));
+        let clusters = at(&bootstrap, "/static_resources/clusters").as_array().unwrap();
+        let cluster = clusters.iter().find(|cluster| cluster["name"] == route["route"]["cluster"]).unwrap();
+        let address = at(cluster, "/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socket_address");
+        assert_eq!(address, &json!({"address": reached, "port_value": 9901}));
+    }
+    // Without an admin interface there are none.
+    let bootstrap = parsed(&two_replicas(), &StaticOptions { stats, ..options() });
+    assert_eq!(at(&bootstrap, "/static_resources/listeners").as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -214,6 +214,56 @@ async fn the_admin_pages_say_how_it_is() {
 }
 
 #[tokio::test]
+async fn a_sidecar_that_could_read_no_route_is_not_ready_until_it_can() {
+    let unreadable = [
+        ("nothing", String::new()),
+        ("no YAML", "kind: [".to_owned()),
+        ("an error in the only route", without_servers().replace("value: m}", "value: 7}")),
+        (
+            "no route at all",
+            without_servers().split("---\n").filter(|text| !text.contains("kind: AIGatewayRoute")).collect(),
+        ),
+    ];
+    for (name, text) in unreadable {
+        let directory = Directory::temporary().unwrap();
+        let config = directory.path().join("attache.yaml");
+        fs::write(&config, text).unwrap();
+        let admin = port::free().unwrap();
+        let _sidecar = tokio::process::Command::from(tools::attache().unwrap())
+            .args(["run", "--config", config.to_str().unwrap(), "--extproc-listen"])
+            .arg(format!("unix:{}", directory.path().join("attache.sock").display()))
+            .args(["--admin-listen", &admin.to_string()])
+            .stderr(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let http = Client::new(format!("http://{admin}")).unwrap();
+        let page = async || http.get("/readyz").await.map(|page| (page.status, page.text())).ok();
+        let health = || {
+            let output = tools::attache().unwrap().args(["health", "--admin", &admin.to_string()]).output().unwrap();
+            (output.status.success(), String::from_utf8(output.stdout).unwrap())
+        };
+        let without_route = async || page().await.is_some_and(|(_, text)| text.contains("no route could be read"));
+        until("it says what is missing", without_route).await.unwrap();
+        assert_eq!(page().await.unwrap().0, 503, "{name}");
+        let (is_healthy, said) = health();
+        assert!(!is_healthy && said.starts_with("not ready: no route could be read"), "{name}: {said}");
+        // It lives: nobody is to restart it for what is in a file.
+        assert_eq!(http.get("/healthz").await.unwrap().status, 200, "{name}");
+
+        fs::write(&config, without_servers()).unwrap();
+        until("it is ready", async || page().await.is_some_and(|(status, _)| status == 200)).await.unwrap();
+        assert!(health().0, "{name}");
+        // From now on it serves what it last could read.
+        fs::write(&config, "kind: [").unwrap();
+        let reloads =
+            async || http.get("/metrics").await.is_ok_and(|page| page.text().contains("last_reload_successful 0"));
+        until("the error is read", reloads).await.unwrap();
+        assert_eq!(page().await.unwrap().0, 200, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn keys_that_vanish_leave_the_gate_shut() {
     let directory = Directory::temporary().unwrap();
     let keys = directory.path().join("keys.yaml");

@@ -15,7 +15,8 @@ async fn validate(file: &Path, sidecars: &[&str], directory: &Directory) {
     for wasm in [None, Some(tools::wasm_filter().unwrap())] {
         for extproc in sidecars {
             let mut render = Command::from(tools::attache().unwrap());
-            render.args(["render", "static"]).arg(file).args(["--extproc", extproc, "--admin", "127.0.0.1:9901"]);
+            render.args(["render", "static"]).arg(file).args(["--extproc", extproc]);
+            render.args(["--admin", "127.0.0.1:9901", "--stats", "127.0.0.1:9902"]);
             if let Some(wasm) = &wasm {
                 render.arg("--wasm").arg(wasm);
             }

@@ -1,7 +1,6 @@
 //! The pages, asked for without a socket.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use axum::body::to_bytes;
@@ -10,6 +9,7 @@ use super::*;
 use crate::config::model::Settings;
 use crate::config::{self, Documents};
 use crate::limit::Ledger;
+use crate::readiness::Readiness;
 use crate::telemetry::Telemetry;
 use crate::world::World;
 
@@ -38,7 +38,7 @@ fn admin() -> Admin {
         Arc::new(Telemetry::default()),
     );
     world.fleet.adopt(&world.config.load(), Instant::now());
-    Admin { world: Arc::new(world), ready: Arc::new(AtomicBool::new(true)) }
+    Admin { world: Arc::new(world), readiness: tokio::sync::watch::channel(Readiness::Ready).1 }
 }
 
 async fn asked(admin: &Admin, query: &str, peer: &str, body: &str) -> (u16, Value) {

@@ -1,7 +1,6 @@
 //! The pages, asked for without a socket.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use axum::body::to_bytes;
@@ -13,6 +12,7 @@ use crate::config::{self, Documents};
 use crate::limit::{
     Dimension, Estimate, Ledger, Limit, Quantity, RedisOptions, RedisStore, ReserveRequest, SharedOptions, Subject,
 };
+use crate::readiness::Readiness;
 use crate::telemetry::Telemetry;
 use crate::world::World;
 
@@ -63,7 +63,7 @@ fn admin_on(ledger: Ledger, documents: &[&str]) -> Admin {
         ledger,
         Arc::new(Telemetry::default()),
     );
-    Admin { world: Arc::new(world), ready: Arc::new(AtomicBool::new(true)) }
+    Admin { world: Arc::new(world), readiness: tokio::sync::watch::channel(Readiness::Ready).1 }
 }
 
 async fn page(response: Response) -> (u16, Value) {
