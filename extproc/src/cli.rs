@@ -143,6 +143,10 @@ struct RunArgs {
     /// left of a limit. Those that are seen running count too, if they are more; say it where sidecars may start meanwhile.
     #[arg(long, env = "ATTACHE_REPLICAS", value_name = "N", default_value = "1")]
     replicas: NonZeroUsize,
+    /// How long requests are still taken after SIGTERM, while /readyz and the health protocol say already that they should go
+    /// elsewhere. For an Envoy with several sidecars; under Kubernetes a preStop hook does the same.
+    #[arg(long, env = "ATTACHE_DRAIN_DELAY", default_value = "0s", value_parser = duration_or_none)]
+    drain_delay: Duration,
     /// How long requests in flight may take to end after SIGTERM.
     #[arg(long, env = "ATTACHE_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
@@ -315,6 +319,7 @@ impl RunArgs {
             sharing: self.affinity.sharing(redis.as_ref().map(|(target, _)| target))?,
             redis,
             replicas: self.replicas.get(),
+            drain_delay: self.drain_delay,
             drain_timeout: self.drain_timeout,
             settings: Settings {
                 affinity_secret: SecretSeed(self.affinity.secret()?),
@@ -418,6 +423,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A duration, or `0s` for none at all.
+fn duration_or_none(text: &str) -> Result<Duration, String> {
+    if text == "0s" { Ok(Duration::ZERO) } else { duration(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,6 +460,8 @@ mod tests {
         assert!(byte_size("0").is_err() && byte_size("-1").is_err() && byte_size("99999999999GiB").is_err());
         assert_eq!(duration("25ms"), Ok(Duration::from_millis(25)));
         assert!(duration("25").is_err() && duration("0s").is_err());
+        assert_eq!(duration_or_none("0s"), Ok(Duration::ZERO));
+        assert!(duration_or_none("0").is_err() && duration_or_none("3s").is_ok());
         assert_eq!(path_prefix("/a/"), Ok("/a".to_owned()));
         assert!(path_prefix("a").is_err() && path_prefix("/a b?").is_err());
     }

@@ -41,6 +41,8 @@ pub struct RunOptions {
     pub sharing: Option<RedisTarget>,
     /// How many sidecars share the ledger at least.
     pub replicas: usize,
+    /// How long requests are still taken after it was said that they should go elsewhere.
+    pub drain_delay: Duration,
     /// How long requests in flight may take to end.
     pub drain_timeout: Duration,
     /// What holds for all routes.
@@ -126,6 +128,8 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     }
     info!(in_flight = world.telemetry.in_flight(), "draining");
     announcer.say(Readiness::Draining).await;
+    // Until those who ask for our health have heard of it, they send requests.
+    tokio::time::sleep(options.drain_delay).await;
     drain.send_replace(true);
     if tokio::time::timeout(options.drain_timeout, &mut serving).await.is_err() {
         warn!(in_flight = world.telemetry.in_flight(), "requests are cut: they took longer than the drain timeout");

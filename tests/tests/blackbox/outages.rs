@@ -178,6 +178,18 @@ async fn a_drain_that_runs_out_of_time_charges_what_was_delivered() {
     }
 }
 
+#[tokio::test]
+async fn a_sidecar_that_is_to_go_serves_until_those_who_ask_for_its_health_have_heard_of_it() {
+    let documents = pool() + &route("open", "m", "{name: pool}");
+    // So long that the test ends first.
+    let stack = Stack::builder(documents).models(1).without_wasm().environment("ATTACHE_DRAIN_DELAY", "5m");
+    let mut stack = stack.start().await.unwrap();
+    stack.gateway.sidecar.page("/readyz").await.unwrap();
+    stack.gateway.sidecar.signal(Signal::Terminate).unwrap();
+    until("it says so", async || stack.gateway.sidecar.page("/readyz").await.is_err()).await.unwrap();
+    assert_eq!(stack.client().chat(&json!({"model": "m", "messages": []})).await.unwrap().status, 200);
+}
+
 /// F15.
 #[tokio::test]
 async fn a_sidecar_that_starts_without_redis_serves_and_charges_when_redis_comes() {

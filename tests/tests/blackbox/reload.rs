@@ -218,7 +218,7 @@ async fn a_sidecar_that_could_read_no_route_is_not_ready_until_it_can() {
     let unreadable = [
         ("nothing", String::new()),
         ("no YAML", "kind: [".to_owned()),
-        ("an error in the only route", without_servers().replace("value: m}", "value: 7}")),
+        ("an error in the only route", without_servers().replace("value: \"m\"", "value: [m]")),
         (
             "no route at all",
             without_servers().split("---\n").filter(|text| !text.contains("kind: AIGatewayRoute")).collect(),
