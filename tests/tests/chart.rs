@@ -57,12 +57,15 @@ fn objects(templates: &BTreeMap<String, String>) -> BTreeMap<String, Value> {
 
 /// The least that the chart asks for.
 fn least() -> Value {
-    json!({"config": {"files": {"routes.yaml": "kind: AIGatewayRoute\n"}}})
+    json!({"config": {"files": {"routes.yaml": "kind: AIGatewayRoute\n"}}, "replicas": 1})
 }
 
-/// These, and documents.
+/// These, and documents; without a Redis, one replica.
 fn with(mut values: Value) -> Value {
     values["config"] = json!({"existingConfigMap": "documents"});
+    if values["redis"].is_null() {
+        values["replicas"] = json!(1);
+    }
     values
 }
 
@@ -210,8 +213,8 @@ fn what_the_pod_is_given_to_end_is_longer_than_what_answers_are_given() {
 #[test]
 fn wrong_values_are_refused_with_what_is_wrong() {
     for (values, reason) in [
-        (json!({}), "nothing to serve"),
-        (json!({"config": {"files": {"a.yaml": "x"}, "existingConfigMap": "y"}}), "exclude each other"),
+        (json!({"replicas": 1}), "nothing to serve"),
+        (json!({"config": {"files": {"a.yaml": "x"}, "existingConfigMap": "y"}, "replicas": 1}), "exclude each other"),
         (json!({"config": {"files": {"a.txt": "x"}}}), "a.txt"),
         (json!({"replica": 2}), "replica"),
         (json!({"replicas": 0}), "replicas"),
@@ -238,6 +241,58 @@ fn wrong_values_are_refused_with_what_is_wrong() {
 }
 
 #[test]
+fn several_replicas_without_a_redis_are_refused_unless_that_is_said_to_be_meant() {
+    let of = |mut values: Value| {
+        values["config"] = json!({"existingConfigMap": "documents"});
+        rendered(&values)
+    };
+    for (values, count) in [(json!({}), "2"), (json!({"replicas": 3, "redis": {"separateLedgers": false}}), "3")] {
+        let error = of(values).unwrap_err();
+        assert!(error.contains(&format!("a limit would hold {count} times over")), "{error}");
+        assert!(error.contains("redis.url") && error.contains("redis.separateLedgers"), "{error}");
+    }
+    for values in [
+        json!({"replicas": 1}),
+        json!({"redis": {"separateLedgers": true}}),
+        json!({"redis": {"url": "redis://redis.data"}}),
+        json!({"extraArgs": ["--redis=redis://redis.data"]}),
+        json!({"extraEnv": [{"name": "ATTACHE_REDIS", "value": "redis://redis.data"}]}),
+    ] {
+        assert!(of(values.clone()).is_ok(), "{values}");
+    }
+}
+
+/// What the words of a `helm` command, as a shell hands them over, make of the chart's values.
+fn set_file(command: &str) -> Value {
+    let words = Command::new("sh").arg("-c").arg(format!("printf '%s\\n' {command}")).output().unwrap();
+    let words = String::from_utf8(words.stdout).unwrap();
+    let mut words = words.lines().skip_while(|word| *word != "--set-file");
+    let (name, _file) = words.nth(1).and_then(|word| word.split_once('=')).unwrap_or_else(|| panic!("{command}"));
+    // As Helm reads it: a dot is the next level, but for one behind a backslash.
+    let levels = name.replace("\\.", "\u{0}");
+    let mut value = json!("kind: AIGatewayRoute\n");
+    for level in levels.rsplit('.') {
+        value = json!({level.replace('\u{0}', "."): value});
+    }
+    value
+}
+
+#[test]
+fn the_commands_that_are_told_give_the_chart_a_file() {
+    let values = std::fs::read_to_string(place("envoy-config/helm/attache/values.yaml")).unwrap();
+    let operations = std::fs::read_to_string(place("docs/operations.md")).unwrap();
+    let told = rendered(&json!({"replicas": 1})).unwrap_err();
+    for text in [&values, &operations, &told] {
+        let (_, command) = text.split_once("--set-file ").unwrap();
+        let command = command.lines().next().unwrap().split('`').next().unwrap().trim_end_matches('\\');
+        let mut values = set_file(&format!("--set-file {command}"));
+        values["replicas"] = json!(1);
+        let objects = rendered(&values).unwrap_or_else(|error| panic!("{command}: {error}"));
+        assert_eq!(objects["ConfigMap"]["data"]["routes.yaml"], "kind: AIGatewayRoute\n", "{command}");
+    }
+}
+
+#[test]
 fn a_secret_reaches_no_config_map_however_it_is_written() {
     for text in [
         "a: 1\n---\nkind: Secret\n",
@@ -259,11 +314,11 @@ fn a_secret_reaches_no_config_map_however_it_is_written() {
         "kind: AIGatewayRoute\n---kind: Secret\ndata: {a: b}\n",
         "kind: SecretList\nitems: [{data: {a: b}}]\n",
     ] {
-        let error = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap_err();
+        let error = rendered(&json!({"config": {"files": {"a.yaml": text}}, "replicas": 1})).unwrap_err();
         assert!(error.contains("a.yaml has a Secret"), "{text}: {error}");
     }
     for text in ["Secret", "- kind: Secret\n", "kind: A\n---\nkind: [\n"] {
-        let error = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap_err();
+        let error = rendered(&json!({"config": {"files": {"a.yaml": text}}, "replicas": 1})).unwrap_err();
         assert!(error.contains("no YAML mapping, which may be a Secret"), "{text}: {error}");
     }
 }
@@ -279,7 +334,7 @@ fn documents_without_a_secret_arrive_as_they_are_but_for_the_ends_of_lines() {
         "kind: ConfigMap\ndata:\n  a: |\n    ---\n    kind: Secret\n",
     ];
     for text in documents {
-        let objects = rendered(&json!({"config": {"files": {"a.yaml": text}}})).unwrap();
+        let objects = rendered(&json!({"config": {"files": {"a.yaml": text}}, "replicas": 1})).unwrap();
         let kept = objects["ConfigMap"]["data"]["a.yaml"].as_str().unwrap();
         assert_eq!(kept.trim_end(), text.replace("\r\n", "\n").trim_end());
     }
@@ -368,6 +423,7 @@ fn the_renderers_pods_are_probed_as_the_charts_are() {
     let example = place("envoy-config/examples/unified-endpoint.yaml");
     let mut render = tools::attache().unwrap();
     render.args(["render", "envoy-gateway"]).arg(example).args(["--gateway", "proxies/llm", "--sidecar", "deployment"]);
+    render.args(["--replicas", "1"]);
     let output = render.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
@@ -387,10 +443,31 @@ fn the_renderers_pods_are_probed_as_the_charts_are() {
     }
 }
 
+#[test]
+fn the_commands_of_the_operators_guide_name_what_is_rendered() {
+    let example = place("envoy-config/examples/unified-endpoint.yaml");
+    let mut render = tools::attache().unwrap();
+    render.args(["render", "envoy-gateway"]).arg(example).args(["--gateway", "gateways/llm", "--sidecar", "deployment"]);
+    let output = render.args(["--redis", "redis://redis.data:6379"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let named = |kind: &str| format!("-n gateways {kind} deploy/{}", deployment["metadata"]["name"].as_str().unwrap());
+    let guide = std::fs::read_to_string(place("docs/operations.md")).unwrap();
+    assert!(guide.contains(&named("port-forward")) && guide.contains(&named("exec")), "{}", named("exec"));
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|port| &port["containerPort"]).collect();
+    assert!(ports.contains(&&json!(10002)), "{ports:?}");
+    // The commands that are run in the pod ask where they would without an option.
+    let help = tools::attache().unwrap().args(["limits", "show", "--help"]).output().unwrap();
+    assert!(String::from_utf8(help.stdout).unwrap().contains("127.0.0.1:10002"));
+}
+
 /// The base is what the chart makes of its own values: one truth, for those who do not use Helm. `UPDATE_EXPECT=1` writes it.
 #[test]
 fn the_kustomize_base_is_what_the_chart_renders() {
-    let objects = rendered(&json!({"config": {"existingConfigMap": "attache-config"}})).unwrap();
+    // One replica: how many share which Redis is for an overlay to say.
+    let objects = rendered(&json!({"config": {"existingConfigMap": "attache-config"}, "replicas": 1})).unwrap();
     let base = place("envoy-config/kustomize/base");
     let kustomization: Value =
         serde_saphyr::from_str(&std::fs::read_to_string(base.join("kustomization.yaml")).unwrap()).unwrap();

@@ -28,7 +28,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail "config.files and config.existingConfigMap exclude each other: say one" }}
 {{- end }}
 {{- if not (or .Values.config.existingConfigMap .Values.config.files) }}
-{{- fail "nothing to serve: give your documents, `--set-file config.files.routes\\.yaml=FILE`, or config.existingConfigMap" }}
+{{- fail "nothing to serve: give your documents, `--set-file 'config.files.routes\\.yaml=FILE'`, or config.existingConfigMap" }}
 {{- end }}
 {{- .Values.config.existingConfigMap | default (include "attache.name" .) }}
 {{- end }}
@@ -90,6 +90,16 @@ cannot read may be one.
 {{- $mounts = append $mounts (dict "path" $path "secret" $secret) }}
 {{- end }}
 {{- toJson $mounts }}
+{{- end }}
+
+{{/* Several replicas that share no ledger let everybody use every limit as often as there are replicas. */}}
+{{- define "attache.ledger" -}}
+{{- $shared := .Values.redis.url }}
+{{- range .Values.extraArgs }}{{ if hasPrefix "--redis" . }}{{ $shared = . }}{{ end }}{{ end }}
+{{- range .Values.extraEnv }}{{ if eq .name "ATTACHE_REDIS" }}{{ $shared = .name }}{{ end }}{{ end }}
+{{- if and (gt (int .Values.replicas) 1) (not $shared) (not .Values.redis.separateLedgers) }}
+{{- fail (printf "%d replicas and no redis.url: each would count for itself, and a limit would hold %d times over. Give redis.url, set replicas to 1, or set redis.separateLedgers to true if that is meant" (int .Values.replicas) (int .Values.replicas)) }}
+{{- end }}
 {{- end }}
 
 {{/* redis.url, which stands in the pod's arguments for everybody who reads Deployments. */}}

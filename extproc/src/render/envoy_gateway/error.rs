@@ -1,5 +1,6 @@
 //! Why there are no manifests: what Envoy Gateway or Kubernetes would refuse, said before anything is applied.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// One reason; there may be several.
@@ -164,6 +165,16 @@ pub enum GatewayError {
          that with --redis-secret, and leave it out of the URL"
     )]
     RedisPassword,
+    /// A limit would hold once for each of them.
+    #[error(
+        "--sidecar deployment has {replicas} sidecars, and without --redis each has a ledger of its own: a limit would hold \
+         {replicas} times over, and start anew with every pod; name a Redis with --redis, run one sidecar (--replicas 1), or say \
+         --separate-ledgers if that is meant"
+    )]
+    SeparateLedgers {
+        /// How many sidecars.
+        replicas: NonZeroU32,
+    },
     /// In a pod, it is the pod itself.
     #[error(
         "--redis names {host}, which in the sidecar's pod would be the pod itself; name the host or Service of Redis"

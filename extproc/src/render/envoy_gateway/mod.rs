@@ -33,8 +33,8 @@ use crate::config::{Config, DocumentText};
 
 pub use error::GatewayError;
 pub use options::{
-    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidServiceName, ServiceName, SidecarForm,
-    is_dns_label, is_dns_subdomain,
+    GatewayName, GatewayOptions, GatewayRedis, InvalidGatewayName, InvalidServiceName, Ledgers, ServiceName,
+    SidecarForm, is_dns_label, is_dns_subdomain,
 };
 pub use wasm::{InvalidWasm, WasmSource};
 
@@ -56,6 +56,7 @@ pub fn manifests(
     let client_traffic =
         keep(traffic::client_traffic_policy(config, options).map_err(|error| vec![error]), &mut errors);
     errors.extend(redis_faults(options));
+    errors.extend(ledger_fault(options));
     errors.extend(hostname_faults(options));
     let (Some(plan), Some(files), Some(client_traffic)) = (plan, files, client_traffic) else { return Err(errors) };
     if !errors.is_empty() {
@@ -98,6 +99,13 @@ fn redis_faults(options: &GatewayOptions) -> Vec<GatewayError> {
     let near = addresses.into_iter().filter(|(host, _)| is_loopback(host));
     faults.extend(near.map(|(host, _)| GatewayError::RedisLoopback { host: host.to_owned() }));
     faults
+}
+
+/// Two pods that know nothing of each other let everybody use every limit twice: nobody asks for that by leaving an option out.
+fn ledger_fault(options: &GatewayOptions) -> Option<GatewayError> {
+    let SidecarForm::Deployment { replicas } = options.sidecar else { return None };
+    let are_separate = options.redis.is_none() && replicas.get() > 1;
+    (are_separate && options.ledgers == Ledgers::Shared).then_some(GatewayError::SeparateLedgers { replicas })
 }
 
 /// RFC 6761, 6.3, and what connects to the machine itself.

@@ -113,3 +113,21 @@ fn servers_without_one_name_are_refused_where_a_policy_needs_it() {
     assert_eq!(errors(&by_tls(vec![ip("10.0.0.1:443")], unsaid), &options()), refused);
     assert_eq!(errors(&by_tls(several, of_endpoint), &options()), refused);
 }
+
+#[test]
+fn several_sidecars_without_a_redis_are_refused_unless_that_is_said_to_be_meant() {
+    let config = config(vec![backend("pool", PlacementMode::Endpoint, vec![ip("10.0.0.1:80")])]);
+    let of = |count: u32| SidecarForm::Deployment { replicas: NonZeroU32::new(count).unwrap() };
+    let options = |sidecar, redis, ledgers| GatewayOptions { sidecar, redis, ledgers, ..options() };
+    let error = errors(&config, &options(of(2), None, Ledgers::Shared))[0].to_string();
+    assert!(error.contains("a limit would hold 2 times over") && error.contains("--separate-ledgers"), "{error}");
+    for options in [
+        options(of(2), None, Ledgers::Separate),
+        options(of(1), None, Ledgers::Shared),
+        options(of(2), redis("redis://redis.data:6379"), Ledgers::Shared),
+        options(SidecarForm::Container, None, Ledgers::Shared),
+        options(SidecarForm::External("a/b".parse().unwrap()), None, Ledgers::Shared),
+    ] {
+        assert!(manifests(&config, &[], &options).is_ok(), "{options:?}");
+    }
+}
