@@ -4,6 +4,8 @@ mod doctor;
 mod explain;
 mod health;
 mod http;
+mod init;
+mod key;
 mod limits;
 mod output;
 mod placement;
@@ -30,6 +32,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use doctor::DoctorArgs;
 use explain::ExplainArgs;
 use health::HealthArgs;
+use init::InitArgs;
+use key::KeyCommand;
 use limits::LimitsCommand;
 use render::RenderCommand;
 use tracing_subscriber::EnvFilter;
@@ -46,6 +50,11 @@ pub(crate) struct Cli {
 enum Command {
     /// Run the sidecar.
     Run(Box<RunArgs>),
+    /// Write a starting file, with a key, that passes `check` and teaches by comments.
+    Init(InitArgs),
+    /// Make an API key and the ClientKey that knows its hash.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Report errors and warnings in configuration files; exit status 1 if there is an error.
     Check(CheckArgs),
     /// Print configuration for Envoy.
@@ -286,6 +295,8 @@ impl Cli {
     pub(crate) fn run(self) -> ExitCode {
         let result = match self.command {
             Command::Run(args) => args.run(),
+            Command::Init(args) => args.run(),
+            Command::Key(command) => command.run(),
             Command::Check(args) => args.run(),
             Command::Render(command) => command.run(),
             Command::Limits(command) => command.run(),

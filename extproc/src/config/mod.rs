@@ -31,5 +31,10 @@ pub use schema::schema;
 pub use secret_files::directories as secret_directories;
 pub use source::{DocumentText, Documents, load};
 
+/// What is wrong with a text's objects by themselves, without what they refer to.
+pub fn faults(name: &str, text: &str) -> Vec<Diagnostic> {
+    resource::read(Documents::from_text(name, text)).diagnostics
+}
+
 #[cfg(test)]
 mod tests;
