@@ -69,7 +69,16 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
             let shared = SharedOptions { replicas: options.replicas, probe_deadline: redis.deadline };
             Ledger::redis(RedisStore::new(target, redis), shared)
         }
-        None => Ledger::memory(),
+        None => {
+            if options.replicas > 1 {
+                let replicas = options.replicas;
+                warn!(
+                    replicas,
+                    "--replicas without --redis: each sidecar has a ledger of its own, and a limit holds for each"
+                );
+            }
+            Ledger::memory()
+        }
     };
     let reloader = Reloader::start(options.config, options.settings.clone(), Arc::clone(&telemetry))
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
