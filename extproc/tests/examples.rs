@@ -16,8 +16,11 @@ use std::{env, fs};
 
 use attache::config::model::Settings;
 use attache::config::{self, Config, DocumentText, Outcome};
-use attache::render::envoy_gateway::{self, GatewayName, GatewayOptions, GatewayRedis, SidecarForm, WasmSource};
+use attache::render::envoy_gateway::{
+    self, GatewayName, GatewayOptions, GatewayRedis, Ledgers, SidecarForm, WasmSource,
+};
 use attache::render::{self, ExtprocAddress, StaticOptions};
+use attache_gate::UnknownKeys;
 
 /// The examples that are rendered with the Wasm filter. The others show how a rendering looks without it.
 const WITH_WASM: [&str; 2] = ["combined", "keys-and-tenants"];
@@ -124,6 +127,7 @@ fn options(name: &str) -> StaticOptions {
     StaticOptions {
         listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10000)),
         extproc: ExtprocAddress::Unix(PathBuf::from("/run/attache/extproc.sock")),
+        unknown_keys: UnknownKeys::Ask,
         wasm: WITH_WASM.contains(&name).then(|| PathBuf::from("/etc/attache/attache_wasm_filter.wasm")),
         admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9901))),
         stats: None,
@@ -142,6 +146,7 @@ fn gateway_options(name: &str) -> GatewayOptions {
         proxy_namespace: "envoy-gateway-system".to_owned(),
         monitoring_namespace: "monitoring".to_owned(),
         hostnames: vec!["llm.example.com".to_owned()],
+        unknown_keys: UnknownKeys::Ask,
         wasm: WITH_WASM.contains(&name).then(|| WasmSource {
             url: "https://files.example.com/attache_wasm_filter.wasm".to_owned(),
             sha256: "0123456789abcdef".repeat(4),
@@ -157,6 +162,7 @@ fn gateway_options(name: &str) -> GatewayOptions {
             target: redis.parse().unwrap(),
             secret: Some("redis".to_owned()),
         }),
+        ledgers: Ledgers::Shared,
     }
 }
 

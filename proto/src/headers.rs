@@ -23,19 +23,39 @@ pub const DECISION: &str = "x-attache-decision";
 /// takes it out of every answer, and believes it of the sidecar's alone.
 pub const EXHAUSTED: &str = "x-attache-exhausted";
 
+/// Which configuration the Wasm filter runs on, from the filter to the sidecar: `attache_gate::ConfigDigest`. Its presence says
+/// that there is a filter.
+pub const FILTER_CONFIG: &str = "x-attache-filter-config";
+/// Why the sidecar's gate refused a request that the filter had left to it: `attache_gate::Learned` as JSON. The filter takes it
+/// out of every answer, and believes it of the sidecar's alone.
+pub const VERDICT: &str = "x-attache-verdict";
+
 /// What Envoy calls an answer by which the sidecar refuses a request for a limit (`response.code_details`).
 pub const LIMITED_DETAILS: &str = "attache_limited";
+/// What the name is preceded by in `response.code_details` for which the sidecar answers by itself.
+pub const DETAILS_PREFIX: &str = "attache_";
 
 /// The headers of ours that are removed from what clients send before anything else looks at the request.
 ///
 /// [`MODEL`] is not among them: the filter may use it as a hint, to refuse early and never to admit, and the sidecar
 /// overwrites it always.
-pub const STRIPPED_EARLY: [&str; 8] =
-    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, EXHAUSTED];
+pub const STRIPPED_EARLY: [&str; 10] =
+    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, EXHAUSTED, FILTER_CONFIG, VERDICT];
 
 /// Every header of ours: [`STRIPPED_EARLY`] and [`MODEL`].
-pub const OWNED: [&str; 9] =
-    [ROUTE, CLUSTER, DESTINATION_ENDPOINT, KEY_ID, TENANT, RESERVATION, DECISION, EXHAUSTED, MODEL];
+pub const OWNED: [&str; 11] = [
+    ROUTE,
+    CLUSTER,
+    DESTINATION_ENDPOINT,
+    KEY_ID,
+    TENANT,
+    RESERVATION,
+    DECISION,
+    EXHAUSTED,
+    FILTER_CONFIG,
+    VERDICT,
+    MODEL,
+];
 
 /// The namespace of the dynamic metadata that carries request costs, as Envoy AI Gateway writes it, so that access logs
 /// and policies which read it go on working.

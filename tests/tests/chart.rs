@@ -447,7 +447,12 @@ fn the_renderers_pods_are_probed_as_the_charts_are() {
 fn the_commands_of_the_operators_guide_name_what_is_rendered() {
     let example = place("envoy-config/examples/unified-endpoint.yaml");
     let mut render = tools::attache().unwrap();
-    render.args(["render", "envoy-gateway"]).arg(example).args(["--gateway", "gateways/llm", "--sidecar", "deployment"]);
+    render.args(["render", "envoy-gateway"]).arg(example).args([
+        "--gateway",
+        "gateways/llm",
+        "--sidecar",
+        "deployment",
+    ]);
     let output = render.args(["--redis", "redis://redis.data:6379"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let objects: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout).unwrap()).unwrap();

@@ -1,6 +1,6 @@
 //! The gate as a proxy-wasm filter: glue, and nothing else. It reads the request's headers, asks [`attache_gate`], and
-//! answers or lets pass. Of responses it reads one header, by which the sidecar says that a key has nothing left. It never
-//! looks at bodies; that of a refused request it throws away, and answers at its end.
+//! answers or lets pass. Of responses it reads two headers, by which the sidecar says that a key has nothing left, or why it
+//! refused what was left to it. It never looks at bodies; that of a refused request it throws away, and answers at its end.
 //!
 //! It must not be able to panic, because a panic ends the whole Wasm VM of an Envoy worker. So it takes header values as
 //! bytes (the SDK's `String` calls unwrap UTF-8; names are safe, as Envoy's codecs admit only RFC 9110 tokens), and it
@@ -12,11 +12,11 @@ use std::array;
 use std::cell::RefCell;
 use std::mem;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use attache_gate::{
-    BodyWait, Caller, ConfigError, Exhausted, ExhaustedKeys, Gate, GateConfig, LimitRefusal, Passed, Reason, Refusal,
-    RequestHead, Verdict,
+    BodyWait, Caller, ConfigDigest, ConfigError, Doubt, Exhausted, ExhaustedKeys, FirstLook, Gate, GateConfig, Learned,
+    LearnedVerdicts, LimitRefusal, Passed, Reason, Refusal, RequestHead,
 };
 use attache_proto::{ApiError, Dialect, ErrorKind, headers};
 use proxy_wasm::hostcalls;
@@ -57,20 +57,31 @@ impl RootContext for Plugin {
 /// What all requests share.
 struct Filter {
     gate: Option<Gate>,
+    /// What the sidecar is told of the configuration.
+    digest: String,
     counters: Option<Counters>,
     exhausted: RefCell<ExhaustedKeys>,
+    verdicts: RefCell<LearnedVerdicts>,
     started: Instant,
 }
 
 impl Filter {
     fn without_configuration() -> Self {
-        Self { gate: None, counters: None, exhausted: RefCell::default(), started: Instant::now() }
+        Self {
+            gate: None,
+            digest: String::new(),
+            counters: None,
+            exhausted: RefCell::default(),
+            verdicts: RefCell::default(),
+            started: Instant::now(),
+        }
     }
 
     fn configured(json: &[u8]) -> Self {
-        let gate = GateConfig::from_json(json).and_then(Gate::new);
-        let gate = gate.inspect_err(log_unusable).ok();
-        Self { gate, counters: Some(Counters::define()), ..Self::without_configuration() }
+        let config = GateConfig::from_json(json);
+        let digest = config.as_ref().map(|config| ConfigDigest::of(config).to_string()).unwrap_or_default();
+        let gate = config.and_then(Gate::new).inspect_err(log_unusable).ok();
+        Self { gate, digest, counters: Some(Counters::define()), ..Self::without_configuration() }
     }
 
     fn refusal(&self, passed: &Passed) -> Option<LimitRefusal> {
@@ -80,6 +91,17 @@ impl Filter {
     fn learn(&self, caller: &Caller, exhausted: Exhausted) {
         if let Ok(mut keys) = self.exhausted.try_borrow_mut() {
             keys.learn(caller, exhausted, self.now());
+        }
+    }
+
+    /// What the sidecar has lately said of a request like it.
+    fn repeated(&self, gate: &Gate, doubt: &Doubt, head: &RequestHead<'_>) -> Option<Refusal> {
+        self.verdicts.try_borrow_mut().ok()?.refusal(gate, doubt, head, self.now())
+    }
+
+    fn learn_verdict(&self, doubt: &Doubt, learned: Learned) {
+        if let Ok(mut verdicts) = self.verdicts.try_borrow_mut() {
+            verdicts.learn(doubt, learned, self.now());
         }
     }
 
@@ -105,6 +127,8 @@ enum State {
     Open,
     /// It goes on; whose it is, where keys are demanded.
     Passed(Option<Caller>),
+    /// It goes on, for the sidecar to decide.
+    Asked(Doubt),
     /// It is refused, and told so when its body has come in.
     Refused(Answer, BodyWait),
     /// It is refused, and was told so.
@@ -125,12 +149,16 @@ impl HttpContext for Exchange {
         let headers = self.get_http_request_headers_bytes();
         let head = RequestHead::read(headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
         let Some(gate) = &filter.gate else { return self.refuse_unconfigured(&headers) };
-        let answer = match gate.check(&head) {
-            Verdict::Pass(passed) => match filter.refusal(&passed) {
+        let answer = match gate.first_look(&head, since_1970()) {
+            FirstLook::Pass(passed) => match filter.refusal(&passed) {
                 Some(refusal) => Answer::Exhausted(refusal),
                 None => return self.pass(passed, &head),
             },
-            Verdict::Refuse(refusal) => Answer::Gate(refusal),
+            FirstLook::Ask(doubt) => match filter.repeated(gate, &doubt, &head) {
+                Some(refusal) => Answer::Gate(refusal),
+                None => return self.ask(doubt, &head),
+            },
+            FirstLook::Refuse(refusal) => Answer::Gate(refusal),
         };
         self.count(|counters| answer.counter(counters));
         match gate.body_wait(&head, filter.now()) {
@@ -144,7 +172,7 @@ impl HttpContext for Exchange {
 
     fn on_http_request_body(&mut self, size: usize, end_of_stream: bool) -> Action {
         match &self.state {
-            State::Open | State::Passed(_) => return Action::Continue,
+            State::Open | State::Passed(_) | State::Asked(_) => return Action::Continue,
             State::Refused(_, wait) if !end_of_stream && !wait.is_over(self.filter.now()) => {
                 // A pause has Envoy keep what there is of the body, so none of it may be left.
                 if size > 0 {
@@ -159,7 +187,7 @@ impl HttpContext for Exchange {
 
     fn on_http_request_trailers(&mut self, _count: usize) -> Action {
         match &self.state {
-            State::Open | State::Passed(_) => return Action::Continue,
+            State::Open | State::Passed(_) | State::Asked(_) => return Action::Continue,
             State::Refused(..) => self.answer_refused(),
             State::Answered => {}
         }
@@ -167,47 +195,89 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_response_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
-        // Straight from the host: the trait's methods unwrap.
-        let Ok(Some(value)) = hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, headers::EXHAUSTED) else {
-            return Action::Continue;
-        };
-        let _ = hostcalls::remove_map_value(MapType::HttpResponseHeaders, headers::EXHAUSTED);
-        if let (State::Passed(Some(caller)), Some(exhausted), true) =
-            (&self.state, Exhausted::from_header(&value), is_refusal_of_the_sidecar())
-        {
-            self.filter.learn(caller, exhausted);
+        let exhausted = taken_out(headers::EXHAUSTED).and_then(|value| Exhausted::from_header(&value));
+        let verdict = taken_out(headers::VERDICT);
+        match (&self.state, exhausted, verdict) {
+            (State::Passed(Some(caller)), Some(exhausted), _) if details() == headers::LIMITED_DETAILS.as_bytes() => {
+                self.filter.learn(caller, exhausted);
+            }
+            (State::Asked(doubt), _, Some(verdict)) => {
+                if let Some(learned) = Learned::from_header(&verdict, &details()) {
+                    self.filter.learn_verdict(doubt, learned);
+                }
+            }
+            _ => {}
         }
         Action::Continue
     }
 }
 
-/// Whether the response is the sidecar's own answer: Envoy keeps its reason apart from the headers, where no model server
-/// can write one.
-fn is_refusal_of_the_sidecar() -> bool {
-    let details = hostcalls::get_property(vec!["response", "code_details"]);
-    details.is_ok_and(|details| details.is_some_and(|details| details == headers::LIMITED_DETAILS.as_bytes()))
+/// A header of the response, which nobody sees any more.
+fn taken_out(name: &str) -> Option<Bytes> {
+    // Straight from the host: the trait's methods unwrap.
+    let value = hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, name).ok()??;
+    let _ = hostcalls::remove_map_value(MapType::HttpResponseHeaders, name);
+    Some(value)
+}
+
+/// By whose doing the response is what it is: Envoy keeps that apart from the headers, where no model server can write it.
+fn details() -> Bytes {
+    hostcalls::get_property(vec!["response", "code_details"]).ok().flatten().unwrap_or_default()
+}
+
+/// By Envoy's wall clock: keys end by it. A clock that cannot be read ends them all.
+fn since_1970() -> Duration {
+    let now = hostcalls::get_current_time().ok();
+    now.and_then(|now| now.duration_since(UNIX_EPOCH).ok()).unwrap_or(Duration::MAX)
 }
 
 impl Exchange {
     /// Lets the request go on with none of our headers but those that name its caller, which are information: the sidecar
     /// finds the caller out for itself.
-    ///
-    /// Envoy looks for the route anew after each header written, so what need not change is not touched.
     fn pass(&mut self, passed: Passed, head: &RequestHead<'_>) -> Action {
-        let written = match &passed.caller {
-            Some(caller) => [Some((headers::KEY_ID, caller.key_id())), Some((headers::TENANT, caller.tenant()))],
-            None => [None, None],
-        };
-        let is_written = |name| written.iter().flatten().any(|(written, _)| *written == name);
-        for name in head.owned_headers().filter(|name| !is_written(*name)) {
-            self.set_http_request_header(name, None);
-        }
-        for (name, value) in written.into_iter().flatten() {
-            self.set_http_request_header(name, Some(value));
-        }
+        let filter = Rc::clone(&self.filter);
+        let caller = passed.caller.as_ref();
+        self.write(
+            head,
+            &[
+                (headers::FILTER_CONFIG, Some(&filter.digest)),
+                (headers::KEY_ID, caller.map(Caller::key_id)),
+                (headers::TENANT, caller.map(Caller::tenant)),
+                (headers::MODEL, None),
+            ],
+        );
         self.state = State::Passed(passed.caller);
         self.count(|counters| counters.passed);
         Action::Continue
+    }
+
+    /// Leaves the request to the sidecar, with the hint: what that says is what it would say without a filter.
+    fn ask(&mut self, doubt: Doubt, head: &RequestHead<'_>) -> Action {
+        let filter = Rc::clone(&self.filter);
+        self.write(
+            head,
+            &[(headers::FILTER_CONFIG, Some(&filter.digest)), (headers::KEY_ID, None), (headers::TENANT, None)],
+        );
+        self.state = State::Asked(doubt);
+        self.count(|counters| counters.asked);
+        Action::Continue
+    }
+
+    /// Sets or removes headers of ours, and removes those that are not named and that no client may send.
+    ///
+    /// Envoy looks for the route anew after each header written, so what need not change is not touched.
+    fn write(&mut self, head: &RequestHead<'_>, ours: &[(&str, Option<&str>)]) {
+        for name in head.owned_headers() {
+            let named = ours.iter().find(|(written, _)| *written == name);
+            if named.map_or(name != headers::MODEL, |(_, value)| value.is_none()) {
+                self.set_http_request_header(name, None);
+            }
+        }
+        for (name, value) in ours {
+            if let Some(value) = value {
+                self.set_http_request_header(name, Some(value));
+            }
+        }
     }
 
     fn refuse_unconfigured(&mut self, headers: &[(String, Bytes)]) -> Action {
@@ -268,6 +338,7 @@ const RETRY_AFTER_SECONDS: &str = "5";
 /// Ids of Envoy's counters; `None` where Envoy would not define one.
 struct Counters {
     passed: Option<u32>,
+    asked: Option<u32>,
     refused: [Option<u32>; Reason::COUNT],
     exhausted: Option<u32>,
     unconfigured: Option<u32>,
@@ -279,6 +350,7 @@ impl Counters {
         let refused = |reason: &str| counter(&format!("attache_filter_refused_{reason}"));
         Self {
             passed: counter("attache_filter_passed"),
+            asked: counter("attache_filter_asked"),
             refused: array::from_fn(|index| Reason::NAMES.get(index).and_then(|reason| refused(reason))),
             exhausted: refused("exhausted"),
             unconfigured: refused("unconfigured"),

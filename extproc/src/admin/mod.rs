@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use attache_gate::Access;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
@@ -131,8 +132,17 @@ fn describe(config: &Config) -> Value {
             })
             .collect()
     };
+    let keys = match &config.gate_config.access {
+        Access::Open => Value::Null,
+        Access::Keys(keys) => keys.iter().map(|key| &*key.id).collect(),
+    };
     json!({
         "generation": config.generation,
+        "filter": {
+            "digest": config.filter.digest.to_string(),
+            "earlier": config.filter.earlier.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        },
+        "keys": keys,
         "routes": config.routes.iter().map(|route| json!({
             "name": &*route.id,
             "rules": rules(route),

@@ -10,10 +10,11 @@ use attache::config::model::Config;
 use attache::config::{self, DocumentText, Outcome};
 use attache::limit::RedisTarget;
 use attache::render::envoy_gateway::{
-    self, GatewayName, GatewayOptions, GatewayRedis, ServiceName, SidecarForm, WasmSource, is_dns_label,
+    self, GatewayName, GatewayOptions, GatewayRedis, Ledgers, ServiceName, SidecarForm, WasmSource, is_dns_label,
     is_dns_subdomain,
 };
 use attache::render::{self, ExtprocAddress, StaticOptions};
+use attache_gate::UnknownKeys;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::output::{self, OutputArgs};
@@ -36,6 +37,32 @@ impl RenderCommand {
     }
 }
 
+/// How the Wasm filter decides.
+#[derive(Debug, Args)]
+struct FilterArgs {
+    /// What the Wasm filter does with a key that it does not know, or knows as not attached, ended or disabled: have the sidecar
+    /// decide, whose documents may be newer, or refuse it, so that a new key needs Envoy's configuration rendered anew.
+    #[arg(long, env = "ATTACHE_UNKNOWN_KEYS", default_value = "ask", value_name = "ask|refuse")]
+    unknown_keys: UnknownKeysArg,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum UnknownKeysArg {
+    /// The sidecar decides.
+    Ask,
+    /// The filter refuses.
+    Refuse,
+}
+
+impl From<UnknownKeysArg> for UnknownKeys {
+    fn from(argument: UnknownKeysArg) -> Self {
+        match argument {
+            UnknownKeysArg::Ask => Self::Ask,
+            UnknownKeysArg::Refuse => Self::Refuse,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct StaticArgs {
     /// Files and directories with the operator's YAML.
@@ -53,6 +80,8 @@ pub(super) struct StaticArgs {
     /// Copy the Wasm filter from this file to that of --wasm, before the bootstrap that needs it is written.
     #[arg(long, env = "ATTACHE_WASM_SOURCE", value_name = "FILE", requires = "wasm")]
     wasm_source: Option<PathBuf>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// Where Envoy's own admin interface listens; without it there is none.
     #[arg(long, env = "ATTACHE_ADMIN", value_parser = socket_address)]
     admin: Option<SocketAddr>,
@@ -73,6 +102,7 @@ impl StaticArgs {
             listen: self.listen,
             extproc: self.extproc,
             wasm: self.wasm,
+            unknown_keys: self.filter.unknown_keys.into(),
             admin: self.admin,
             stats: self.stats,
         };
@@ -127,6 +157,12 @@ pub(super) struct GatewayArgs {
     /// The file's SHA-256, in hexadecimal digits; of an image (oci://) the image's digest, which may stand in the URL instead.
     #[arg(long, env = "ATTACHE_WASM_SHA256", value_name = "HEX")]
     wasm_sha256: Option<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// That several sidecars without a Redis are meant (`--sidecar deployment`): each has a ledger of its own, so a limit holds
+    /// once for each of them.
+    #[arg(long, env = "ATTACHE_SEPARATE_LEDGERS")]
+    separate_ledgers: bool,
     /// The sidecar's image; `attache` of this version without.
     #[arg(long, env = "ATTACHE_IMAGE", value_parser = image)]
     image: Option<String>,
@@ -178,6 +214,7 @@ impl GatewayArgs {
             monitoring_namespace: self.monitoring_namespace.unwrap_or_else(|| DEFAULT_MONITORING_NAMESPACE.to_owned()),
             hostnames: self.hostname,
             wasm,
+            unknown_keys: self.filter.unknown_keys.into(),
             sidecar: match (self.sidecar, self.service) {
                 (SidecarArg::Container, _) => SidecarForm::Container,
                 (SidecarArg::Deployment, _) => {
@@ -188,6 +225,7 @@ impl GatewayArgs {
             },
             image: self.image.unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
             redis: redis(self.redis, self.redis_secret)?,
+            ledgers: if self.separate_ledgers { Ledgers::Separate } else { Ledgers::Shared },
         };
         let (config, texts) = compile(&self.paths, self.settings)?;
         check_served(&self.paths, &config, &texts)?;
@@ -205,10 +243,11 @@ impl GatewayArgs {
         use SidecarArg::{Container, Deployment, External};
         // An empty variable is how deployments say "none".
         let is_given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        let options: [(&str, bool, &[SidecarArg]); 8] = [
+        let options: [(&str, bool, &[SidecarArg]); 9] = [
             ("--service", self.service.is_some(), &[External]),
             ("--namespace", self.namespace.is_some(), &[Deployment]),
             ("--replicas", self.replicas.is_some(), &[Deployment]),
+            ("--separate-ledgers", self.separate_ledgers, &[Deployment]),
             ("--monitoring-namespace", self.monitoring_namespace.is_some(), &[Deployment]),
             ("--proxy-namespace", self.proxy_namespace.is_some(), &[Container, Deployment]),
             ("--image", self.image.is_some(), &[Container, Deployment]),
@@ -227,6 +266,9 @@ impl GatewayArgs {
                 )
             })
             .collect();
+        if self.separate_ledgers && is_given(&self.redis) {
+            faults.push("--separate-ledgers (or ATTACHE_SEPARATE_LEDGERS) with --redis: the ledger is shared by that; leave one of them out".to_owned());
+        }
         if self.sidecar == External && self.service.is_none() {
             faults.push(NO_SERVICE.to_owned());
         }
@@ -367,6 +409,7 @@ mod tests {
             ("--service gateways/attache", "external"),
             ("--namespace llm", "deployment"),
             ("--replicas 3", "deployment"),
+            ("--separate-ledgers", "deployment"),
             ("--monitoring-namespace m", "deployment"),
             ("--proxy-namespace p", "container deployment"),
             ("--image attache:1", "container deployment"),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attache_gate::{Gate, GateConfig, UnattachedStatus};
+use attache_gate::{ConfigDigest, Gate, GateConfig, UnattachedStatus};
 use attache_proto::Usage;
 use attache_proto::pass_through::PathPattern;
 
@@ -30,6 +30,8 @@ pub struct Config {
     pub gate: Gate,
     /// The same checks as data, as the Wasm filter gets them.
     pub gate_config: GateConfig,
+    /// By what the filter's configuration is known that belongs to this.
+    pub filter: FilterConfigs,
     /// Unified endpoints, in document order.
     pub routes: Vec<Route>,
     /// Model servers, in document order; [`Target::backend`] points here.
@@ -58,6 +60,34 @@ impl Config {
         let of_backend = self.backends.get(backend).map(|backend| backend.limits_known);
         let known = [of_route, of_rule, of_backend].into_iter().all(|known| known == Some(LimitsKnown::All));
         if known { LimitsKnown::All } else { LimitsKnown::NotAll }
+    }
+}
+
+/// By what configurations of the Wasm filter are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FilterConfigs {
+    /// What is rendered of the documents in force.
+    pub digest: ConfigDigest,
+    /// What was rendered of those that were in force before, since the process started; the last comes last.
+    pub earlier: Vec<ConfigDigest>,
+}
+
+impl FilterConfigs {
+    /// So many reloads back it is known of a filter that it is older.
+    const MOST_EARLIER: usize = 64;
+
+    /// The same once another configuration is in force.
+    #[must_use]
+    pub fn followed_by(&self, config: &GateConfig) -> Self {
+        let digest = ConfigDigest::of(config);
+        let mut earlier = self.earlier.clone();
+        // Of the process's first configuration there was none before.
+        if *self != Self::default() {
+            earlier.push(self.digest);
+        }
+        earlier.retain(|other| *other != digest);
+        earlier.drain(..earlier.len().saturating_sub(Self::MOST_EARLIER));
+        Self { digest, earlier }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod bad_input;
+mod client_keys;
 mod cut_off;
 mod grants;
 mod limits;

@@ -132,6 +132,7 @@ fn examine_one(proxy: &Proxy<'_>, evidence: &Evidence, question: &Question) -> E
         checks::wasm::gateway(scene, &mut findings);
         if !evidence.sidecar.is_null() {
             checks::sidecar::gateway(scene, &evidence.sidecar, &mut findings);
+            checks::stale::gateway(scene, &evidence.sidecar, &mut findings);
         }
         if !evidence.stats.is_null() {
             let counters = Counters::of(&evidence.stats);

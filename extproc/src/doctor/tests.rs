@@ -5,6 +5,7 @@ mod breakages;
 mod discovered;
 mod input;
 mod running;
+mod stale;
 mod texts;
 
 use std::collections::BTreeSet;

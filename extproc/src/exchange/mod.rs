@@ -37,9 +37,9 @@ pub use summary::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
 pub use upstream::UpstreamHeaders;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use attache_gate::{Caller, RequestHead, Verdict};
+use attache_gate::{Caller, Learned, Refusal, RequestHead, Verdict};
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
 
@@ -68,6 +68,8 @@ pub struct Exchange {
     profile: Profile,
     answers: Answers,
     entropy: u64,
+    /// When it began, since 1970: by that keys end.
+    began: Duration,
     phase: Phase,
     head: Option<Head>,
     ticket: Option<Ticket>,
@@ -126,6 +128,7 @@ impl Exchange {
             profile,
             answers: Answers::default(),
             entropy,
+            began: Duration::MAX,
             phase: Phase::Headers,
             head: None,
             ticket: None,
@@ -144,6 +147,12 @@ impl Exchange {
         Self { answers, ..self }
     }
 
+    /// The same at this time, since 1970. Without it, every key that ends has ended.
+    #[must_use]
+    pub fn with_wall_clock(self, now: Duration) -> Self {
+        Self { began: now, ..self }
+    }
+
     /// The request's headers came.
     ///
     /// # Errors
@@ -151,10 +160,10 @@ impl Exchange {
     pub fn request_headers(&mut self, headers: Headers, end: End, now: Instant) -> Result<Action, OutOfOrder> {
         let Phase::Headers = self.phase else { return Err(self.out_of_order("request headers")) };
         let head = RequestHead::read(headers.iter());
-        let (verdict, dialect) = (self.config.gate.check(&head), self.config.gate.dialect(&head));
+        let (verdict, dialect) = (self.config.gate.check(&head, self.began), self.config.gate.dialect(&head));
         let passed = match verdict {
             Verdict::Pass(passed) => passed,
-            Verdict::Refuse(refusal) => return Ok(self.respond(LocalResponse::refusal(&refusal), now)),
+            Verdict::Refuse(refusal) => return Ok(self.respond(refusal_at_the_gate(&refusal, &headers), now)),
         };
         self.note(|summary| summary.operation = Some(passed.operation));
         if !passed.operation.is_forwarded() {
@@ -532,4 +541,14 @@ impl Exchange {
         };
         OutOfOrder { message, phase }
     }
+}
+
+/// The answer to what the gate refuses, and to the filter, where there is one, why.
+fn refusal_at_the_gate(refusal: &Refusal, request: &Headers) -> LocalResponse {
+    let mut response = LocalResponse::refusal(refusal);
+    if request.only(headers::FILTER_CONFIG).is_some() {
+        let verdict = Learned::of(refusal).and_then(|learned| learned.to_header());
+        response.headers.extend(verdict.map(|verdict| (headers::VERDICT, verdict)));
+    }
+    response
 }

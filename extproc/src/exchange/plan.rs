@@ -352,7 +352,7 @@ impl Plan {
         let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);
         let mut set = vec![(headers::MODEL, self.model.to_string()), (headers::ROUTE, route.id.to_string())];
         set.extend(self.accept_encoding(&head.headers).map(|codings| ("accept-encoding", codings)));
-        let mut remove = vec![headers::DECISION];
+        let mut remove = vec![headers::DECISION, headers::FILTER_CONFIG];
         match backend.affinity.mode {
             PlacementMode::Endpoint => {
                 set.push((headers::CLUSTER, backend.cluster.to_string()));

@@ -495,12 +495,34 @@ fn a_body_above_the_cap_is_refused_as_soon_as_it_is() {
 #[test]
 fn keys_decide_who_may_call_what() {
     let mut table = Table::set(Profile::Streamed);
-    let (status, reason, _) = refused(table.post(&chat("assistant"), &[("x-api-key", "another one")]));
-    assert_eq!((status, reason.is_empty()), (401, false));
+    // What else is there is somebody else's, and goes no further.
+    let (mutations, _) = released(table.post(&chat("assistant"), &[("x-api-key", "another one")]));
+    assert_eq!(set(&mutations, headers::KEY_ID), Some("default/app"));
+    assert!(attache_gate::CREDENTIAL_HEADERS.iter().all(|name| mutations.remove.contains(name)));
     table.again();
     let head = headers_of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("api-key", "unknown")]);
     let action = table.exchange.request_headers(head, End::More, table.now).unwrap();
     assert_eq!(refused(action).2["error"]["code"], json!("invalid_api_key"));
+}
+
+#[test]
+fn the_filter_is_told_why_the_gate_refuses_and_nobody_else_is() {
+    for (with_filter, path, expected) in [
+        (true, "/v1/chat/completions", Some("key_unknown")),
+        (false, "/v1/chat/completions", None),
+        // Nothing that its documents could be at fault for.
+        (true, "/v1/nothing", None),
+    ] {
+        let mut table = Table::set(Profile::Streamed);
+        let mut head = vec![(":method", "POST"), (":path", path), ("api-key", "unknown")];
+        head.extend(with_filter.then_some((headers::FILTER_CONFIG, "0")));
+        let action = table.exchange.request_headers(headers_of(&head), End::More, table.now).unwrap();
+        let Action::Respond(response) = action else { panic!("{action:?}") };
+        let said = response.headers.iter().find(|(name, _)| *name == headers::VERDICT).map(|(_, value)| value);
+        let details = format!("{}{}", headers::DETAILS_PREFIX, response.reason);
+        let learned = said.map(|value| attache_gate::Learned::from_header(value.as_bytes(), details.as_bytes()));
+        assert_eq!(learned.map(|learned| learned.is_some()), expected.map(|reason| reason == response.reason));
+    }
 }
 
 #[test]

@@ -126,7 +126,7 @@ spec: {sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08,
         let caller = |key: &[u8]| {
             let head: [(&str, &[u8]); 3] =
                 [(":method", b"POST"), (":path", b"/v1/chat/completions"), ("x-api-key", key)];
-            match config.gate.check(&RequestHead::read(head)) {
+            match config.gate.check(&RequestHead::read(head), Duration::ZERO) {
                 Verdict::Pass(passed) => passed.caller.unwrap(),
                 Verdict::Refuse(refusal) => panic!("{refusal:?}"),
             }

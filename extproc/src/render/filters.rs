@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use attache_gate::{AnswerTime, GateConfig};
+use attache_gate::{AnswerTime, GateConfig, UnknownKeys};
 use attache_proto::headers::{COST_METADATA_NAMESPACE, DESTINATION_ENDPOINT};
 use serde_json::{Value, json};
 
@@ -18,16 +18,16 @@ const EXT_PROC: &str = "envoy.filters.http.ext_proc";
 pub(super) fn http_filters(config: &Config, options: &StaticOptions) -> Result<Vec<Value>, RenderError> {
     let mut filters = Vec::with_capacity(3);
     if let Some(file) = &options.wasm {
-        filters.push(wasm(config, file)?);
+        filters.push(wasm(config, file, options.unknown_keys)?);
     }
     filters.push(ext_proc());
     filters.push(router());
     Ok(filters)
 }
 
-fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
+fn wasm(config: &Config, file: &Path, unknown_keys: UnknownKeys) -> Result<Value, RenderError> {
     // Of one piece with `allow_on_headers_stop_iteration` below.
-    let gate_config = GateConfig { answers: AnswerTime::AfterBody, ..config.gate_config.clone() };
+    let gate_config = GateConfig { answers: AnswerTime::AfterBody, unknown_keys, ..config.gate_config.clone() };
     Ok(json!({
         "# Refuses by the headers alone, in microseconds. The sidecar checks everything again.": null,
         "name": "envoy.filters.http.wasm",
@@ -43,8 +43,8 @@ fn wasm(config: &Config, file: &Path) -> Result<Value, RenderError> {
                     "runtime": "envoy.wasm.runtime.v8",
                     "code": {"local": {"filename": address::path_text(file)?}},
                 },
-                "# Keys and models as they were when this was rendered. Render anew when they change: the filter refuses what \
-                    it does not know.": null,
+                "# Keys, models and paths as they were when this was rendered. What it does not know of a key it leaves to the \
+                    sidecar, unless this says `unknown_keys: refuse`; a path that it does not know it refuses.": null,
                 "configuration": {
                     "@type": "type.googleapis.com/google.protobuf.StringValue",
                     "value": serde_json::to_string(&gate_config)?,

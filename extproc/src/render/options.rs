@@ -4,6 +4,8 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use attache_gate::UnknownKeys;
+
 /// The options of `attache render static`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticOptions {
@@ -13,6 +15,8 @@ pub struct StaticOptions {
     pub extproc: ExtprocAddress,
     /// The Wasm filter's file, as Envoy sees it; `None` leaves the filter out.
     pub wasm: Option<PathBuf>,
+    /// What the Wasm filter does with keys that are not in what was rendered.
+    pub unknown_keys: UnknownKeys,
     /// Where Envoy serves its admin interface; `None` leaves it off.
     pub admin: Option<SocketAddr>,
     /// Where Envoy serves the counters of its admin interface, and nothing else of it; `None`, or no admin interface, leaves it off.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attache_gate::{Access, AnswerTime, Gate, GateConfig};
+use attache_gate::{Access, AnswerTime, Gate, GateConfig, UnknownKeys};
 use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, MODEL, OWNED, STRIPPED_EARLY};
 use serde_json::{Value, json};
 
@@ -83,6 +83,7 @@ pub(super) fn config(backends: Vec<Backend>) -> Config {
         settings: Settings::default(),
         gate: Gate::new(gate_config.clone()).unwrap(),
         gate_config,
+        filter: Default::default(),
         routes: vec![route],
         backends,
         secrets: BTreeSet::new(),
@@ -98,6 +99,7 @@ fn options() -> StaticOptions {
     StaticOptions {
         listen: SocketAddr::from(([0, 0, 0, 0], 10000)),
         extproc: ExtprocAddress::Unix(PathBuf::from("/run/attache/extproc.sock")),
+        unknown_keys: UnknownKeys::Ask,
         wasm: None,
         admin: None,
         stats: None,
@@ -131,6 +133,7 @@ fn a_full_bootstrap_reads_like_this() {
     let options = StaticOptions {
         listen: SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 0], 10000)),
         extproc: ExtprocAddress::Tcp { host: "attache.example".to_owned(), port: 9002 },
+        unknown_keys: UnknownKeys::Ask,
         wasm: Some(PathBuf::from("/etc/envoy/attache_wasm_filter.wasm")),
         admin: Some(SocketAddr::from(([127, 0, 0, 1], 9901))),
         stats: None,
@@ -320,8 +323,12 @@ fn the_filter_gets_the_gates_configuration_as_json_and_may_wait_for_bodies() {
     let names: Vec<&str> = filters.iter().map(|filter| filter["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["envoy.filters.http.wasm", "envoy.filters.http.ext_proc", "envoy.filters.http.router"]);
     let value = at(&filters[0], "/typed_config/config/configuration/value").as_str().unwrap();
-    let told = GateConfig { answers: AnswerTime::AfterBody, ..config.gate_config };
+    let told = GateConfig { answers: AnswerTime::AfterBody, ..config.gate_config.clone() };
     assert_eq!(GateConfig::from_json(value.as_bytes()).unwrap(), told);
+    let refusing = parsed(&config, &StaticOptions { unknown_keys: UnknownKeys::Refuse, ..options });
+    let value = at(&refusing, MANAGER)["http_filters"][0]["typed_config"]["config"]["configuration"]["value"].clone();
+    let refusing = GateConfig::from_json(value.as_str().unwrap().as_bytes()).unwrap();
+    assert_eq!(refusing, GateConfig { unknown_keys: UnknownKeys::Refuse, ..told });
     // Without it, a refused request with a body would have no answer.
     assert_eq!(at(&filters[0], "/typed_config/config/allow_on_headers_stop_iteration"), true);
 }

@@ -187,7 +187,9 @@ spec: {schema: {name: OpenAI}, backendRef: {name: NAME, kind: Backend, group: ga
         );
         let head = [(":method", "POST"), (":path", "/v1/completions"), ("api-key", "secret")];
         let head = RequestHead::read(head.iter().map(|(name, value)| (*name, value.as_bytes())));
-        let Verdict::Pass(passed) = config.gate.check(&head) else { panic!("the key is known") };
+        let Verdict::Pass(passed) = config.gate.check(&head, std::time::Duration::ZERO) else {
+            panic!("the key is known")
+        };
         assert_eq!(resolved(&config, passed.caller.as_ref(), &[]), "two");
         assert_eq!(resolved(&config, None, &[]), "NotAttached");
     }

@@ -2,17 +2,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use attache_gate::ConfigDigest;
+use attache_proto::headers::FILTER_CONFIG;
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::Stream;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Interval, interval_at};
 use tonic::Status;
+use tracing::warn;
 
 use super::framing::Messages;
 use super::wire::{self, Message};
-use crate::exchange::{Action, Exchange, Replies, Reply};
+use crate::exchange::{Action, Exchange, Headers, Replies, Reply};
 use crate::limit::{Admission, Growth, RENEW_EVERY, ReserveRequest, StoreError};
 use crate::telemetry::InFlight;
 use crate::world::World;
@@ -129,7 +132,8 @@ impl Session {
         attached.served(profile, SystemTime::now());
         let exchange =
             Exchange::new(world.config.load_full(), world.memory(), profile, world.entropy(), Instant::now())
-                .with_answers(wire::answers(first.protocol_config.as_ref()));
+                .with_answers(wire::answers(first.protocol_config.as_ref()))
+                .with_wall_clock(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         let _in_flight = world.telemetry.stream_opened();
         Ok(Self { exchange, world: Arc::clone(world), growing: None, _in_flight })
     }
@@ -187,7 +191,10 @@ impl Session {
 
     fn receive(&mut self, message: ProcessingRequest, now: Instant) -> Result<Action, Status> {
         match Message::from_envoy(message)? {
-            Message::RequestHeaders(headers, end) => self.exchange.request_headers(headers, end, now),
+            Message::RequestHeaders(headers, end) => {
+                self.look_at_the_filter(&headers);
+                self.exchange.request_headers(headers, end, now)
+            }
             Message::RequestBody(chunk, end) => self.exchange.request_body(chunk, end, now),
             Message::ResponseHeaders(headers, end, upstream) => {
                 self.exchange.response_headers(&headers, end, upstream.as_deref(), now)
@@ -198,6 +205,31 @@ impl Session {
             }
         }
         .map_err(|error| Status::failed_precondition(error.to_string()))
+    }
+
+    /// Says once if the Wasm filter before us runs on another configuration: it refuses paths that it does not know, or more.
+    fn look_at_the_filter(&self, headers: &Headers) {
+        let Some(theirs) = headers.only(FILTER_CONFIG).and_then(|text| text.parse::<ConfigDigest>().ok()) else {
+            return;
+        };
+        let config = self.world.config.load();
+        let in_force = config.filter.digest;
+        if self.world.telemetry.filters().is_news(theirs, in_force) {
+            let stale = match config.filter.earlier.contains(&theirs) {
+                true => "the Wasm filter's configuration is older than what is in force",
+                false => {
+                    "the Wasm filter's configuration is another than what is in force, and was not in force before"
+                }
+            };
+            warn!(
+                filter = %theirs,
+                in_force = %in_force,
+                generation = config.generation,
+                "{stale}; they differ in: {}. Render Envoy's configuration anew from these documents and put it into force; \
+                 `attache doctor --sidecar-admin` says more",
+                theirs.differences(&in_force).join(", ")
+            );
+        }
     }
 
     async fn reserve(&mut self, request: &Arc<ReserveRequest>) -> Action {

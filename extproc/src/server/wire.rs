@@ -1,6 +1,6 @@
 //! Envoy's messages to ours, and back.
 
-use attache_proto::headers::COST_METADATA_NAMESPACE;
+use attache_proto::headers::{COST_METADATA_NAMESPACE, DETAILS_PREFIX};
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
 use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
@@ -116,7 +116,7 @@ impl LocalResponse {
             headers: Some(HeaderMutation { set_headers: headers, remove_headers: Vec::new() }),
             body: self.body.into_bytes(),
             grpc_status: None,
-            details: format!("attache_{}", self.reason),
+            details: format!("{DETAILS_PREFIX}{}", self.reason),
         }))
     }
 }

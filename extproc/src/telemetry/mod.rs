@@ -6,9 +6,11 @@
 
 mod affinity;
 mod attached;
+mod filters;
 
 pub use affinity::{EndpointState, PoolFigure, PoolFigures};
 pub use attached::{Attached, Attachment};
+pub use filters::Filters;
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,6 +83,7 @@ pub struct Telemetry {
     watch: WatchMetrics,
     watch_stats: WatchStats,
     attached: Attached,
+    filters: Filters,
 }
 
 /// What single limits do.
@@ -201,6 +204,7 @@ impl Default for Telemetry {
             watch: WatchMetrics::default(),
             watch_stats: WatchStats::default(),
             attached: Attached::new(SystemTime::now()),
+            filters: Filters::default(),
         };
         telemetry.register();
         telemetry
@@ -336,6 +340,11 @@ impl Telemetry {
         self.streams.inc();
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
+    }
+
+    /// Which configurations the Wasm filters that ask run on.
+    pub fn filters(&self) -> &Filters {
+        &self.filters
     }
 
     /// Whether Envoy's requests come to us.

@@ -41,15 +41,26 @@ pub(crate) fn route_with(name: &str, model: &str, backend_refs: &str, fields: &s
 
 /// A key whose secret is `sk-<name>`.
 pub(crate) fn key(name: &str, tenant: &str, routes: &str) -> String {
+    key_with(name, &format!("tenant: {tenant}"), routes)
+}
+
+/// The same with further fields of its `spec`.
+pub(crate) fn key_with(name: &str, fields: &str, routes: &str) -> String {
+    format!(
+        "apiVersion: attache.dev/v1alpha1\nkind: ClientKey\nmetadata: {{name: {name}}}\n\
+         spec: {{sha256: {}, {fields}, routes: [{routes}]}}\n---\n",
+        digest(name)
+    )
+}
+
+/// What stands in a ClientKey for the secret `sk-<name>`.
+pub(crate) fn digest(name: &str) -> String {
     let mut digest = String::new();
     for byte in Sha256::digest(format!("sk-{name}")) {
         // Writing to a string does not fail.
         let _ = write!(digest, "{byte:02x}");
     }
-    format!(
-        "apiVersion: attache.dev/v1alpha1\nkind: ClientKey\nmetadata: {{name: {name}}}\n\
-         spec: {{sha256: {digest}, tenant: {tenant}, routes: [{routes}]}}\n---\n"
-    )
+    digest
 }
 
 /// A policy of these limits on a route.

@@ -59,6 +59,8 @@ mod limits;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod new_keys;
+#[cfg(test)]
 mod outages;
 #[cfg(test)]
 mod profile;

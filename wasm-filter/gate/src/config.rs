@@ -42,6 +42,26 @@ pub struct GateConfig {
     /// When the filter answers what it refuses; nothing that the sidecar looks at.
     #[serde(default, skip_serializing_if = "AnswerTime::is_at_once")]
     pub answers: AnswerTime,
+    /// What the filter does with a key of which it does not know that it may come in; nothing that the sidecar looks at.
+    #[serde(default, skip_serializing_if = "UnknownKeys::is_ask")]
+    pub unknown_keys: UnknownKeys,
+}
+
+/// What becomes of a request in the filter that its documents refuse: they may be older than the sidecar's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownKeys {
+    /// It goes on to the sidecar, which decides.
+    #[default]
+    Ask,
+    /// It is refused.
+    Refuse,
+}
+
+impl UnknownKeys {
+    fn is_ask(&self) -> bool {
+        *self == Self::Ask
+    }
 }
 
 /// The status of an answer to a key that is known, but not attached to what it calls.
@@ -98,6 +118,9 @@ pub struct KeyEntry {
     pub id: String,
     /// The digest of the key.
     pub sha256: KeyDigest,
+    /// The digests of further keys of the same caller, while one takes the place of another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<KeyDigest>,
     /// Whose key it is.
     pub tenant: String,
     /// The routes (`namespace/name`) that it may call, each written out.
@@ -108,6 +131,38 @@ pub struct KeyEntry {
     /// How much the caller's requests matter where tokens get scarce; nothing that the gate looks at.
     #[serde(default, skip_serializing_if = "KeyPriority::is_normal")]
     pub priority: KeyPriority,
+    /// The last moment at which it may come in, in milliseconds since 1970; without one there is no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_after_ms: Option<u64>,
+    /// Whether it may not come in for now.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub disabled: bool,
+}
+
+impl KeyEntry {
+    /// A key without labels, of normal priority and without an end.
+    pub fn new(id: String, sha256: KeyDigest, tenant: String, routes: Vec<String>) -> Self {
+        Self {
+            id,
+            sha256,
+            also: Vec::new(),
+            tenant,
+            routes,
+            labels: BTreeMap::new(),
+            priority: KeyPriority::Normal,
+            not_after_ms: None,
+            disabled: false,
+        }
+    }
+
+    /// All digests by which it is known.
+    pub(crate) fn digests(&self) -> impl Iterator<Item = KeyDigest> {
+        std::iter::once(self.sha256).chain(self.also.iter().copied())
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// How much a caller's requests matter where tokens get scarce.
@@ -146,6 +201,7 @@ impl GateConfig {
             pass_through: BTreeMap::new(),
             unattached_status: UnattachedStatus::Unauthorized,
             answers: AnswerTime::AtOnce,
+            unknown_keys: UnknownKeys::Ask,
         }
     }
 
@@ -286,14 +342,8 @@ mod tests {
     const SHA: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     fn keys() -> Vec<KeyEntry> {
-        vec![KeyEntry {
-            labels: BTreeMap::new(),
-            priority: KeyPriority::Normal,
-            id: "default/app-a".to_owned(),
-            sha256: KeyDigest::of(b"abc"),
-            tenant: "acme".to_owned(),
-            routes: vec!["default/unified".to_owned()],
-        }]
+        let routes = vec!["default/unified".to_owned()];
+        vec![KeyEntry::new("default/app-a".to_owned(), KeyDigest::of(b"abc"), "acme".to_owned(), routes)]
     }
 
     fn error_of(json: &str) -> String {

@@ -18,6 +18,10 @@ impl KeyDigest {
         Self(Sha256::digest(key).into())
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Reads 64 hexadecimal digits, of either case.
     ///
     /// # Errors

@@ -189,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{KeyEntry, KeyPriority};
+    use crate::config::KeyEntry;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -211,14 +211,8 @@ mod tests {
     }
 
     fn passed(operation: Operation, key: &str) -> Passed {
-        let entry = KeyEntry {
-            id: format!("default/{key}"),
-            sha256: KeyDigest::of(key.as_bytes()),
-            tenant: "acme".to_owned(),
-            routes: Vec::new(),
-            labels: Default::default(),
-            priority: KeyPriority::Normal,
-        };
+        let digest = KeyDigest::of(key.as_bytes());
+        let entry = KeyEntry::new(format!("default/{key}"), digest, "acme".to_owned(), Vec::new());
         Passed { operation, caller: Some(Caller::new(Arc::new(entry))) }
     }
 

@@ -17,7 +17,7 @@ pub struct RequestHead<'h> {
     content_length: Field<'h>,
     expects: bool,
     model: Field<'h>,
-    credential: Credential<'h>,
+    shown: Shown<'h>,
     size_bytes: u64,
     count: usize,
     owned: [bool; headers::OWNED.len()],
@@ -32,7 +32,7 @@ impl<'h> RequestHead<'h> {
             content_length: Field::Absent,
             expects: false,
             model: Field::Absent,
-            credential: Credential::None,
+            shown: Shown::NONE,
             size_bytes: 0,
             count: 0,
             owned: [false; headers::OWNED.len()],
@@ -60,7 +60,7 @@ impl<'h> RequestHead<'h> {
         } else if is(authorization) {
             elements(value).for_each(|element| self.take_authorization(element));
         } else if key_headers.into_iter().any(is) {
-            elements(value).for_each(|key| self.credential.add(key));
+            elements(value).for_each(|key| self.shown.add(key));
         } else if let Some((_, present)) = headers::OWNED.into_iter().zip(&mut self.owned).find(|(owned, _)| is(owned))
         {
             *present = true;
@@ -77,7 +77,7 @@ impl<'h> RequestHead<'h> {
         if scheme.eq_ignore_ascii_case(BEARER.as_bytes()) && token.starts_with(b" ") {
             let token = token.trim_ascii();
             if !token.is_empty() {
-                self.credential.add(token);
+                self.shown.add(token);
             }
         }
     }
@@ -116,8 +116,11 @@ impl<'h> RequestHead<'h> {
         self.model.text()
     }
 
-    pub(crate) fn credential(&self) -> Credential<'h> {
-        self.credential
+    pub(crate) fn credentials(&self) -> Credentials<impl Iterator<Item = &'h [u8]> + Clone + use<'h>> {
+        match self.shown.more {
+            true => Credentials::TooMany,
+            false => Credentials::Few(self.shown.first.into_iter().flatten()),
+        }
     }
 
     /// How many there are, pseudo-headers included.
@@ -180,21 +183,40 @@ impl<'h> Field<'h> {
     }
 }
 
-/// The API key that a request presents. The same key in two headers, as some client libraries send it, is one key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Credential<'h> {
-    None,
-    One(&'h [u8]),
-    Several,
+/// The credentials that a request presents, each once.
+#[derive(Debug, Clone)]
+pub(crate) enum Credentials<I> {
+    /// At most [`MOST_CREDENTIALS`], or none.
+    Few(I),
+    /// More than are looked at.
+    TooMany,
 }
 
-impl<'h> Credential<'h> {
-    fn add(&mut self, key: &'h [u8]) {
-        *self = match *self {
-            Self::None => Self::One(key),
-            Self::One(first) if first == key => return,
-            Self::One(_) | Self::Several => Self::Several,
-        };
+/// A key of ours and those of proxies and clouds before us. Each is hashed, so there is a bound.
+pub(crate) const MOST_CREDENTIALS: usize = 4;
+
+/// The first credentials that differ. The same key in two headers, as some client libraries send it, is one.
+#[derive(Debug, Clone, Copy)]
+struct Shown<'h> {
+    first: [Option<&'h [u8]>; MOST_CREDENTIALS],
+    more: bool,
+}
+
+impl<'h> Shown<'h> {
+    const NONE: Self = Self { first: [None; MOST_CREDENTIALS], more: false };
+
+    fn add(&mut self, credential: &'h [u8]) {
+        for slot in &mut self.first {
+            match slot {
+                Some(known) if *known == credential => return,
+                Some(_) => {}
+                None => {
+                    *slot = Some(credential);
+                    return;
+                }
+            }
+        }
+        self.more = true;
     }
 }
 
@@ -212,8 +234,12 @@ mod tests {
         RequestHead::read(headers.iter().map(|(name, value)| (*name, value.as_bytes())))
     }
 
-    fn credential<'h>(headers: &[(&'h str, &'h str)]) -> Credential<'h> {
-        read(headers).credential()
+    /// The credentials, or `None` if there are too many.
+    fn shown<'h>(headers: &[(&'h str, &'h str)]) -> Option<Vec<&'h str>> {
+        match read(headers).credentials() {
+            Credentials::Few(shown) => Some(shown.map(|credential| str::from_utf8(credential).unwrap()).collect()),
+            Credentials::TooMany => None,
+        }
     }
 
     #[test]
@@ -226,43 +252,51 @@ mod tests {
             [("X-Api-Key", " k")],
             [("api-key", "k")],
         ] {
-            assert_eq!(credential(&headers), Credential::One(b"k"), "{headers:?}");
+            assert_eq!(shown(&headers).unwrap(), ["k"], "{headers:?}");
         }
     }
 
     #[test]
     fn what_is_no_bearer_token_is_no_key() {
         for value in ["", "k", "Bearer", "Bearer ", "Bearer\tk", "Bearerk", "Basic azpr", "Token k", ","] {
-            assert_eq!(credential(&[("authorization", value)]), Credential::None, "{value}");
+            assert!(shown(&[("authorization", value)]).unwrap().is_empty(), "{value}");
         }
-        assert_eq!(credential(&[("x-api-key", "")]), Credential::None);
-        assert_eq!(credential(&[("x-api-keys", "k"), ("api_key", "k")]), Credential::None);
+        assert!(shown(&[("x-api-key", "")]).unwrap().is_empty());
+        assert!(shown(&[("x-api-keys", "k"), ("api_key", "k")]).unwrap().is_empty());
     }
 
     #[test]
     fn the_same_key_twice_is_one_key() {
-        assert_eq!(credential(&[("authorization", "Bearer k"), ("x-api-key", "k")]), Credential::One(b"k"));
-        assert_eq!(credential(&[("authorization", "Bearer k,Bearer k")]), Credential::One(b"k"));
+        assert_eq!(shown(&[("authorization", "Bearer k"), ("x-api-key", "k")]).unwrap(), ["k"]);
+        assert_eq!(shown(&[("authorization", "Bearer k,Bearer k")]).unwrap(), ["k"]);
+        assert_eq!(shown(&[("x-api-key", "k"), ("x-api-key", "k, k"), ("api-key", "k")]).unwrap(), ["k"]);
     }
 
     #[test]
-    fn keys_that_differ_are_several_wherever_they_stand() {
+    fn credentials_that_differ_are_all_found_wherever_they_stand() {
         for headers in [
             &[("authorization", "Bearer a"), ("x-api-key", "b")][..],
             &[("x-api-key", "a"), ("api-key", "b")],
             &[("x-api-key", "a"), ("x-api-key", "b")],
             &[("x-api-key", "a,b")],
             &[("authorization", "Bearer a, Bearer b")],
-            &[("authorization", "Bearer a"), ("authorization", "Bearer b")],
+            &[("authorization", "Bearer a"), ("authorization", "bearer  b")],
             &[("x-api-key", "a"), ("x-api-key", "b"), ("api-key", "a")],
+            &[("authorization", "Basic azpr, Bearer a"), ("x-api-key", "b")],
         ] {
-            assert_eq!(credential(headers), Credential::Several, "{headers:?}");
+            assert_eq!(shown(headers).unwrap(), ["a", "b"], "{headers:?}");
         }
     }
 
     #[test]
+    fn more_than_four_are_too_many() {
+        assert_eq!(shown(&[("x-api-key", "a,b,c"), ("api-key", "d,a,b")]).unwrap(), ["a", "b", "c", "d"]);
+        assert_eq!(shown(&[("x-api-key", "a,b,c"), ("api-key", "d,e")]), None);
+    }
+
+    #[test]
     fn another_scheme_beside_a_key_is_passed_over() {
-        assert_eq!(credential(&[("authorization", "Basic azpr"), ("x-api-key", "k")]), Credential::One(b"k"));
+        assert_eq!(shown(&[("authorization", "Basic azpr"), ("x-api-key", "k")]).unwrap(), ["k"]);
     }
 
     #[test]

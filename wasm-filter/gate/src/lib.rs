@@ -6,14 +6,17 @@
 
 mod body_wait;
 mod config;
+mod config_digest;
 mod digest;
+mod door;
 mod exhausted;
+mod first_look;
 mod head;
 mod verdict;
 mod wait;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::time::Duration;
 
 use attache_proto::operation::PathError;
 use attache_proto::pass_through::{PathMatch, PathPattern, PatternError};
@@ -21,15 +24,18 @@ use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 
 pub use body_wait::BodyWait;
 pub use config::{
-    Access, AnswerTime, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority, UnattachedStatus,
+    Access, AnswerTime, CONFIG_VERSION, ConfigError, GateConfig, KeyEntry, KeyPriority, UnattachedStatus, UnknownKeys,
 };
+pub use config_digest::{ConfigDigest, InvalidConfigDigest};
 pub use digest::{InvalidDigest, KeyDigest};
 pub use exhausted::{Exhausted, ExhaustedKeys, LONGEST_REFUSAL, LimitRefusal, Wanting, with_wait};
+pub use first_look::{Doubt, FirstLook, Learned, LearnedVerdicts, VERDICT_HOLDS};
 pub use head::{CREDENTIAL_HEADERS, RequestHead};
 pub use verdict::{Caller, Passed, Reason, Refusal, Verdict};
 pub use wait::{HeaderValue, spoken, whole_milliseconds, whole_seconds};
 
-use head::{ContentLength, Credential};
+use door::Door;
+use head::ContentLength;
 
 /// The checks, ready to run. Made once from a [`GateConfig`], then shared.
 #[derive(Debug)]
@@ -42,6 +48,7 @@ pub struct Gate {
     routes_by_model: HashMap<String, Vec<String>>,
     passages: Vec<Passage>,
     unattached: ErrorKind,
+    unknown_keys: UnknownKeys,
 }
 
 /// A path that passes through.
@@ -58,17 +65,6 @@ struct Called<'g> {
     passages: Vec<&'g Passage>,
 }
 
-/// [`Access`] in the form in which it is looked up.
-///
-/// The look-up tells an attacker nothing through its duration: what is compared is not the key but its SHA-256, which a
-/// guess cannot be steered towards; [`KeyDigest`] compares in constant time; and which slot of the map is probed
-/// depends on SipHash under a secret of this process.
-#[derive(Debug)]
-enum Door {
-    Open,
-    Keys(HashMap<KeyDigest, Arc<KeyEntry>>),
-}
-
 /// Envoy takes 100 headers and answers a bare 500 when there are more after the sidecar has added its own, a dozen at most.
 const MAX_HEADERS: usize = 80;
 
@@ -79,19 +75,7 @@ impl Gate {
     /// [`ConfigError`] names the field that is wrong and its value.
     pub fn new(config: GateConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let door = match config.access {
-            Access::Open => Door::Open,
-            Access::Keys(entries) => {
-                let mut keys = HashMap::<KeyDigest, Arc<KeyEntry>>::with_capacity(entries.len());
-                for entry in entries {
-                    let entry = Arc::new(entry);
-                    if let Some(first) = keys.insert(entry.sha256, Arc::clone(&entry)) {
-                        return Err(ConfigError::SameKeyTwice { first: first.id.clone(), second: entry.id.clone() });
-                    }
-                }
-                Door::Keys(keys)
-            }
-        };
+        let door = Door::new(config.access)?;
         let passage = |(pattern, routes): (String, _)| Ok(Passage { pattern: pattern.parse()?, routes });
         let passages: Result<_, PatternError> = config.pass_through.into_iter().map(passage).collect();
         Ok(Self {
@@ -104,17 +88,18 @@ impl Gate {
             max_header_bytes: config.max_header_bytes,
             max_body_bytes: config.max_body_bytes,
             answers: config.answers,
+            unknown_keys: config.unknown_keys,
             door,
             routes_by_model: config.models.into_iter().collect(),
         })
     }
 
-    /// Decides on a request by its headers alone.
+    /// Decides on a request by its headers alone, at `now`: the time since 1970, by which keys end.
     ///
     /// A pass means only that nothing in the headers speaks against the request: whether the caller may call the model
     /// in the body is [`Gate::may_call`]'s to say, once the route is known.
-    pub fn check(&self, head: &RequestHead<'_>) -> Verdict {
-        match self.judge(head) {
+    pub fn check(&self, head: &RequestHead<'_>, now: Duration) -> Verdict {
+        match self.judge(head, now) {
             Ok(passed) => Verdict::Pass(passed),
             Err((reason, error)) => Verdict::Refuse(Refusal { error, dialect: self.dialect(head), reason }),
         }
@@ -146,11 +131,11 @@ impl Gate {
         Dialect::of_path(head.path(), &self.path_prefix)
     }
 
-    fn judge(&self, head: &RequestHead<'_>) -> Result<Passed, (Reason, ApiError)> {
+    fn judge(&self, head: &RequestHead<'_>, now: Duration) -> Result<Passed, (Reason, ApiError)> {
         self.judge_size(head)?;
         let Called { operation, passages } = self.judge_path(head)?;
         self.judge_content_length(head)?;
-        let caller = self.judge_key(head)?;
+        let caller = self.door.judge(head, now)?;
         match operation {
             // The list of models is about no model; a client that sends its hint with everything may still ask for it.
             Operation::Models | Operation::Model => {}
@@ -227,30 +212,6 @@ impl Gate {
             )),
             ContentLength::Invalid => invalid("the content-length must be one decimal number"),
             ContentLength::Repeated => invalid("the request has more than one content-length; send one"),
-        }
-    }
-
-    fn judge_key(&self, head: &RequestHead<'_>) -> Result<Option<Caller>, (Reason, ApiError)> {
-        let refuse = |reason, message: &str| Err((reason, ApiError::new(ErrorKind::InvalidApiKey, message)));
-        let Door::Keys(keys) = &self.door else { return Ok(None) };
-        match head.credential() {
-            Credential::None => refuse(
-                Reason::KeyMissing,
-                "you must provide an API key; send it as `Authorization: Bearer YOUR_KEY`, or in `x-api-key` or \
-                 `api-key`",
-            ),
-            Credential::Several => refuse(
-                Reason::SeveralKeys,
-                "the request holds several credentials that differ; send one API key, in one of `Authorization`, \
-                 `x-api-key` and `api-key`",
-            ),
-            Credential::One(key) => match keys.get(&KeyDigest::of(key)) {
-                Some(entry) => Ok(Some(Caller::new(Arc::clone(entry)))),
-                None => refuse(
-                    Reason::KeyUnknown,
-                    "incorrect API key provided; check that it is complete and has not been withdrawn",
-                ),
-            },
         }
     }
 

@@ -6,14 +6,8 @@ const KEY_A: &str = "sk-a-0123456789abcdef0123456789abcdef0123456789ab";
 const KEY_B: &str = "sk-b-0123456789abcdef0123456789abcdef0123456789ab";
 
 fn entry(id: &str, key: &str, routes: &[&str]) -> KeyEntry {
-    KeyEntry {
-        id: format!("default/{id}"),
-        sha256: KeyDigest::of(key.as_bytes()),
-        tenant: format!("tenant-of-{id}"),
-        routes: routes.iter().map(ToString::to_string).collect(),
-        labels: Default::default(),
-        priority: KeyPriority::Normal,
-    }
+    let routes = routes.iter().map(ToString::to_string).collect();
+    KeyEntry::new(format!("default/{id}"), KeyDigest::of(key.as_bytes()), format!("tenant-of-{id}"), routes)
 }
 
 fn config(access: Access) -> GateConfig {
@@ -33,10 +27,13 @@ fn open() -> Gate {
     Gate::new(config(Access::Open)).unwrap()
 }
 
+/// When all this happens.
+const NOW: Duration = Duration::from_secs(1_000_000);
+
 type Header<'h> = (&'h str, &'h str);
 
 fn check(gate: &Gate, headers: &[Header<'_>]) -> Verdict {
-    gate.check(&RequestHead::read(headers.iter().map(|(name, value)| (*name, value.as_bytes()))))
+    gate.check(&RequestHead::read(headers.iter().map(|(name, value)| (*name, value.as_bytes()))), NOW)
 }
 
 /// The verdict on a chat completion with these headers on top.
@@ -90,7 +87,74 @@ fn no_key_an_unknown_key_and_several_keys_are_told_apart() {
     assert_eq!(reason(chat(&keyed(), &[("authorization", KEY_A)])), (Reason::KeyMissing, 401));
     assert_eq!(reason(chat(&keyed(), &[("x-api-key", "sk-a")])), (Reason::KeyUnknown, 401));
     assert_eq!(reason(chat(&keyed(), &[("x-api-key", KEY_A), ("api-key", KEY_B)])), (Reason::SeveralKeys, 401));
-    assert_eq!(reason(chat(&keyed(), &[("x-api-key", KEY_A), ("api-key", "unknown")])), (Reason::SeveralKeys, 401));
+}
+
+#[test]
+fn a_foreign_credential_beside_a_key_is_nobodys_business() {
+    let bearer = |key: &str| format!("Bearer {key}");
+    let (ours, foreign) = (bearer(KEY_A), bearer("eyJhbGciOi.J9.foreign"));
+    let lower = format!("bearer {KEY_A}");
+    let joined = format!("{foreign}, {ours}");
+    for headers in [
+        &[("authorization", ours.as_str()), ("x-api-key", "sk-ant-foreign")][..],
+        &[("authorization", lower.as_str()), ("api-key", "foreign")],
+        &[("authorization", foreign.as_str()), ("x-api-key", KEY_A)],
+        &[("authorization", foreign.as_str()), ("api-key", KEY_A)],
+        &[("authorization", foreign.as_str()), ("authorization", ours.as_str())],
+        &[("authorization", joined.as_str())],
+        &[("x-api-key", "foreign"), ("x-api-key", KEY_A)],
+        &[("x-api-key", "foreign"), ("x-api-key", KEY_A), ("api-key", KEY_A), ("authorization", foreign.as_str())],
+    ] {
+        assert_eq!(passed(chat(&keyed(), headers)).caller.unwrap().key_id(), "default/a", "{headers:?}");
+    }
+    for headers in [
+        &[("authorization", foreign.as_str()), ("x-api-key", "sk-ant-foreign")][..],
+        &[("authorization", foreign.as_str())],
+        &[("x-api-key", "one,another")],
+    ] {
+        assert_eq!(reason(chat(&keyed(), headers)), (Reason::KeyUnknown, 401), "{headers:?}");
+    }
+    for headers in [
+        &[("authorization", ours.as_str()), ("x-api-key", KEY_B)][..],
+        &[("authorization", ours.as_str()), ("x-api-key", KEY_B), ("api-key", "foreign")],
+        &[("x-api-key", KEY_A), ("api-key", "1,2,3,4")],
+    ] {
+        assert_eq!(reason(chat(&keyed(), headers)), (Reason::SeveralKeys, 401), "{headers:?}");
+    }
+}
+
+#[test]
+fn a_key_ends_after_its_last_moment_and_says_so_to_its_holder_alone() {
+    let last = NOW.as_millis() as u64;
+    let ending = |last| KeyEntry { not_after_ms: Some(last), ..entry("a", KEY_A, &["default/one"]) };
+    let verdict = |last, key: &str| {
+        let gate = Gate::new(config(Access::Keys(vec![ending(last), entry("b", KEY_B, &[])]))).unwrap();
+        chat(&gate, &[("x-api-key", key)])
+    };
+    assert_eq!(passed(verdict(last, KEY_A)).caller.unwrap().key_id(), "default/a");
+    assert_eq!(reason(verdict(last - 1, KEY_A)), (Reason::KeyExpired, 401));
+    assert!(refused(verdict(last - 1, KEY_A)).error.message.contains("this key has expired"));
+    assert_eq!(reason(verdict(last - 1, "other")), (Reason::KeyUnknown, 401));
+    assert_eq!(passed(verdict(0, KEY_B)).caller.unwrap().key_id(), "default/b");
+}
+
+#[test]
+fn a_disabled_key_is_refused_and_is_still_a_callers() {
+    let off = KeyEntry { disabled: true, ..entry("a", KEY_A, &["default/one"]) };
+    let gate = Gate::new(config(Access::Keys(vec![off, entry("b", KEY_B, &[])]))).unwrap();
+    assert_eq!(reason(chat(&gate, &[("x-api-key", KEY_A)])), (Reason::KeyDisabled, 401));
+    assert_eq!(reason(chat(&gate, &[("x-api-key", KEY_A), ("api-key", KEY_B)])), (Reason::SeveralKeys, 401));
+}
+
+#[test]
+fn a_caller_with_two_keys_is_one_caller() {
+    let both = KeyEntry { also: vec![KeyDigest::of(KEY_B.as_bytes())], ..entry("a", KEY_A, &["default/one"]) };
+    let gate = Gate::new(config(Access::Keys(vec![both.clone()]))).unwrap();
+    for headers in [&[("x-api-key", KEY_A)][..], &[("x-api-key", KEY_B)], &[("x-api-key", KEY_A), ("api-key", KEY_B)]] {
+        assert_eq!(passed(chat(&gate, headers)).caller.unwrap().key_id(), "default/a", "{headers:?}");
+    }
+    let again = Gate::new(config(Access::Keys(vec![both, entry("b", KEY_B, &[])])));
+    assert!(matches!(again, Err(ConfigError::SameKeyTwice { .. })));
 }
 
 #[test]
@@ -121,7 +185,7 @@ fn a_401_names_the_scheme_and_never_repeats_the_key() {
     for headers in [
         &[][..],
         &[("x-api-key", secret)],
-        &[("x-api-key", secret), ("api-key", KEY_A)],
+        &[("x-api-key", secret), ("api-key", KEY_A), ("authorization", &format!("Bearer {KEY_B}"))],
         &[("x-api-key", KEY_A), ("x-ai-eg-model", "large")],
     ] {
         let refusal = refused(chat(&keyed(), headers));
@@ -281,6 +345,8 @@ fn every_reason_has_its_own_name() {
         Reason::KeyUnknown,
         Reason::SeveralKeys,
         Reason::KeyNotAttached,
+        Reason::KeyExpired,
+        Reason::KeyDisabled,
     ];
     assert_eq!(reasons.map(Reason::name), Reason::NAMES);
 }
@@ -339,7 +405,7 @@ proptest! {
         headers in proptest::collection::vec((header_name(), header_value()), 0..16),
     ) {
         let head = RequestHead::read(headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
-        match keyed().check(&head) {
+        match keyed().check(&head, NOW) {
             Verdict::Pass(passed) => {
                 let caller = passed.caller.unwrap();
                 let key = if caller.key_id() == "default/a" { KEY_A } else { KEY_B };
@@ -350,7 +416,7 @@ proptest! {
                 prop_assert!(serde_json::from_str::<serde_json::Value>(&refusal.body()).is_ok());
             }
         }
-        let names_a_caller = matches!(open().check(&head), Verdict::Pass(Passed { caller: Some(_), .. }));
+        let names_a_caller = matches!(open().check(&head, NOW), Verdict::Pass(Passed { caller: Some(_), .. }));
         prop_assert!(!names_a_caller);
     }
 
@@ -447,7 +513,7 @@ fn a_path_that_may_not_pass_is_a_configuration_that_cannot_be() {
 #[test]
 fn what_older_filters_do_not_know_is_written_only_where_it_is_used() {
     let json = serde_json::to_string(&config(Access::Open)).unwrap();
-    assert!(!json.contains("pass_through") && !json.contains("unattached"), "{json}");
+    assert!(!json.contains("pass_through") && !json.contains("unattached") && !json.contains("unknown_keys"), "{json}");
     let mut config = config(Access::Open);
     config.pass_through.insert("/classify".to_owned(), vec!["default/one".to_owned()]);
     config.unattached_status = UnattachedStatus::Forbidden;

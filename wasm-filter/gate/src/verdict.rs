@@ -96,9 +96,12 @@ impl Refusal {
             // Another scheme would not help.
             Reason::KeyNotAttached if self.status() != 401 => None,
             // RFC 9110, section 11.6.1: a 401 names a scheme.
-            Reason::KeyMissing | Reason::KeyUnknown | Reason::SeveralKeys | Reason::KeyNotAttached => {
-                Some(("www-authenticate", "Bearer"))
-            }
+            Reason::KeyMissing
+            | Reason::KeyUnknown
+            | Reason::SeveralKeys
+            | Reason::KeyNotAttached
+            | Reason::KeyExpired
+            | Reason::KeyDisabled => Some(("www-authenticate", "Bearer")),
             // RFC 9110, section 15.5.6: a 405 names the methods.
             Reason::MethodNotAllowed { allow } => Some(("allow", allow)),
             Reason::HeadersTooLarge | Reason::PathNotFound | Reason::InvalidContentLength | Reason::BodyTooLarge => {
@@ -129,10 +132,14 @@ pub enum Reason {
     KeyMissing,
     /// Nobody has this key.
     KeyUnknown,
-    /// Keys that differ.
+    /// Keys of callers that differ, or more credentials than are looked at.
     SeveralKeys,
     /// The key may call no route of the model in the hint, or of a path that passes through.
     KeyNotAttached,
+    /// The key's time is over.
+    KeyExpired,
+    /// The key may not come in for now.
+    KeyDisabled,
 }
 
 impl Reason {
@@ -140,7 +147,7 @@ impl Reason {
     pub const COUNT: usize = Self::NAMES.len();
 
     /// The names of all reasons for metrics, in the order of [`Reason::index`].
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; 11] = [
         "headers_too_large",
         "path_not_found",
         "method_not_allowed",
@@ -150,6 +157,8 @@ impl Reason {
         "key_unknown",
         "several_keys",
         "key_not_attached",
+        "key_expired",
+        "key_disabled",
     ];
 
     /// Which of [`Reason::NAMES`] this is.
@@ -164,6 +173,8 @@ impl Reason {
             Self::KeyUnknown => 6,
             Self::SeveralKeys => 7,
             Self::KeyNotAttached => 8,
+            Self::KeyExpired => 9,
+            Self::KeyDisabled => 10,
         }
     }
 

@@ -4,6 +4,7 @@
 //! that could not be read and may have held one, keep the gate shut.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use attache_gate::{Access, GateConfig, KeyDigest, KeyEntry};
 
@@ -13,23 +14,30 @@ use crate::config::diagnostic::{Diagnostic, Location, Severity};
 use crate::config::model::{ObjectName, Route, Settings};
 use crate::config::resource::{Catalog, ClientKey, Guard, RoutePattern};
 use crate::config::source::{Lost, Presence};
+use crate::config::value::{Located, Timestamp};
 
 /// ClientKeys into entries of the gate.
 pub(super) struct KeyStage<'a> {
     routes: &'a Routes,
+    /// Since 1970.
+    now: Duration,
     entries: Vec<KeyEntry>,
     owners: HashMap<KeyDigest, Location>,
 }
 
-/// An entry, and where its digest stands.
+/// An entry, and where its digests stand.
 pub(super) struct BuiltKey {
     entry: KeyEntry,
-    location: Location,
+    digests: Vec<Located<KeyDigest>>,
 }
 
+/// So long before a key ends, somebody is told.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
 impl<'a> KeyStage<'a> {
-    pub(super) fn new(routes: &'a Routes) -> Self {
-        Self { routes, entries: Vec::new(), owners: HashMap::new() }
+    /// `now` is since 1970: a key that ends is told of before.
+    pub(super) fn new(routes: &'a Routes, now: Duration) -> Self {
+        Self { routes, now, entries: Vec::new(), owners: HashMap::new() }
     }
 
     /// Who may come in, and whether that has to be asked from now on.
@@ -66,6 +74,26 @@ impl<'a> KeyStage<'a> {
         (Access::Open, Guard::Open)
     }
 
+    fn warn_of_end(&self, name: &ObjectName, spec: &ClientKey, findings: &mut Vec<Diagnostic>) {
+        const DAY_SECONDS: u64 = 86_400;
+        let Some(Located { value: Timestamp(end), location }) = spec.not_after.as_ref().filter(|_| !spec.disabled)
+        else {
+            return;
+        };
+        let left = Duration::from_secs(*end).checked_sub(self.now);
+        let message = match left {
+            None => format!("ClientKey {name} has expired: nobody can call with it"),
+            Some(left) if left < Duration::from_secs(DAY_SECONDS) => format!("ClientKey {name} expires within a day"),
+            Some(left) if left < SOON => format!("ClientKey {name} expires in {} days", left.as_secs() / DAY_SECONDS),
+            Some(_) => return,
+        };
+        let help = match left {
+            None => "remove it, or give its caller a new key and another `notAfter`",
+            Some(_) => "give its caller a new key (`sha256` may be a list meanwhile), or another `notAfter`",
+        };
+        findings.push(Diagnostic::warning(location, message).with_help(help));
+    }
+
     fn routes(&self, pattern: &RoutePattern, key: &ObjectName, findings: &mut Vec<Diagnostic>) -> Vec<String> {
         let id = |index: &usize| self.routes.list.get(*index).map(|built| built.route.id.to_string());
         match pattern {
@@ -82,31 +110,35 @@ impl Stage for KeyStage<'_> {
     type Built = BuiltKey;
 
     fn build(&self, name: &ObjectName, spec: &ClientKey, findings: &mut Vec<Diagnostic>) -> Option<BuiltKey> {
-        if let Some(first) = self.owners.get(&spec.sha256.value) {
-            let twice = Diagnostic::error(&spec.sha256.location, "two ClientKeys have this `sha256`");
-            findings
-                .push(twice.with_help(format!("the first is at {first}; remove one, or give this caller another key")));
-            return None;
+        for digest in &spec.sha256 {
+            if let Some(first) = self.owners.get(&digest.value) {
+                let twice = Diagnostic::error(&digest.location, "two ClientKeys have this `sha256`");
+                let help = format!("the first is at {first}; remove one, or give this caller another key");
+                findings.push(twice.with_help(help));
+                return None;
+            }
         }
+        let (first, also) = spec.sha256.split_first()?;
+        self.warn_of_end(name, spec, findings);
         let mut routes: Vec<_> = spec.routes.iter().flat_map(|pattern| self.routes(pattern, name, findings)).collect();
         routes.sort();
         routes.dedup();
         let id = name.to_string();
         let tenant = spec.tenant.as_ref().map_or_else(|| id.clone(), ToString::to_string);
         let entry = KeyEntry {
-            id,
-            sha256: spec.sha256.value,
-            tenant,
-            routes,
+            also: also.iter().map(|digest| digest.value).collect(),
             labels: spec.labels.clone(),
             priority: spec.priority,
+            not_after_ms: spec.not_after.as_ref().map(|end| end.value.0.saturating_mul(1_000)),
+            disabled: spec.disabled,
+            ..KeyEntry::new(id, first.value, tenant, routes)
         };
-        Some(BuiltKey { entry, location: spec.sha256.location.clone() })
+        Some(BuiltKey { entry, digests: spec.sha256.clone() })
     }
 
     fn accept(&mut self, _: &ObjectName, built: Option<BuiltKey>) {
-        if let Some(BuiltKey { entry, location }) = built {
-            self.owners.insert(entry.sha256, location);
+        if let Some(BuiltKey { entry, digests }) = built {
+            self.owners.extend(digests.into_iter().map(|digest| (digest.value, digest.location)));
             self.entries.push(entry);
         }
     }

@@ -17,6 +17,7 @@ mod tls;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use attache_gate::{ConfigError, Gate};
 
@@ -94,7 +95,8 @@ pub fn compile(
     let mut stage = AffinityStage::new(&replicas, &service_backends, &routes);
     let cache_affinities_kept = build.run(&mut stage, &resources.cache_affinities, &previous.cache_affinities);
     let affinities = stage.finish(&service_backends_kept, &mut build.diagnostics);
-    let mut stage = KeyStage::new(&routes);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut stage = KeyStage::new(&routes, now);
     let client_keys_kept = build.run(&mut stage, &resources.client_keys, &previous.client_keys);
     let (access, guard) = stage.finish(&resources.client_keys, &build.lost, previous.guard, &mut build.diagnostics);
 
@@ -108,11 +110,13 @@ pub fn compile(
     let mut served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
     served.backends.retain(|backend| !closed.contains(backend));
     let gate_config = keys::gate_config(&settings, access, &routes);
+    let filter = previous.filter.followed_by(&gate_config);
     let config = Config {
         generation,
         settings,
         gate: Gate::new(gate_config.clone())?,
         gate_config,
+        filter: filter.clone(),
         routes,
         backends,
         secrets,
@@ -134,6 +138,7 @@ pub fn compile(
         keys: keys_kept,
         guard,
         served,
+        filter,
     };
     Ok(Outcome { config, resources: kept, diagnostics: build.into_diagnostics(), objects })
 }

@@ -9,17 +9,21 @@ use super::Spec;
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, describe, quote};
 use crate::config::node::{Node, Value};
-use crate::config::value::{Located, Reference, header_value, is_dns_name, is_label_name, one_of};
+use crate::config::value::{Located, Reference, Timestamp, header_value, is_dns_name, is_label_name, one_of};
 
 #[derive(Debug)]
 pub(in crate::config) struct ClientKey {
-    pub(in crate::config) sha256: Located<KeyDigest>,
+    /// At least one, no two of them equal.
+    pub(in crate::config) sha256: Vec<Located<KeyDigest>>,
     /// `None`: the key is a tenant of its own.
     pub(in crate::config) tenant: Option<Arc<str>>,
     /// What it may call; empty is nothing.
     pub(in crate::config) routes: Vec<RoutePattern>,
     pub(in crate::config) labels: BTreeMap<String, String>,
     pub(in crate::config) priority: KeyPriority,
+    /// The last moment at which it may come in.
+    pub(in crate::config) not_after: Option<Located<Timestamp>>,
+    pub(in crate::config) disabled: bool,
 }
 
 /// Routes that a key may call.
@@ -38,7 +42,7 @@ impl Spec for ClientKey {
 impl FromNode for ClientKey {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
-            let sha256 = fields.require("sha256");
+            let sha256 = fields.require_with("sha256", read_digests);
             let tenant = fields.take_with("tenant", read_tenant);
             let routes = fields.list("routes");
             if routes.as_ref().is_some_and(Vec::is_empty) {
@@ -48,7 +52,9 @@ impl FromNode for ClientKey {
             }
             let labels = fields.take_with("labels", read_labels).unwrap_or_default();
             let priority = fields.take("priority").unwrap_or_default();
-            Some(Self { sha256: sha256?, tenant, routes: routes?, labels, priority })
+            let not_after = fields.take("notAfter");
+            let disabled = fields.take("disabled").unwrap_or_default();
+            Some(Self { sha256: sha256?, tenant, routes: routes?, labels, priority, not_after, disabled })
         })
     }
 }
@@ -64,6 +70,30 @@ impl FromNode for KeyDigest {
         log.push(error.with_help("make them with `printf %s \"$KEY\" | sha256sum`"));
         None
     }
+}
+
+/// One takes the place of another, and nobody needs more at a time.
+pub(in crate::config) const MAX_KEY_DIGESTS: usize = 4;
+
+/// One, or a list while keys are changed.
+fn read_digests(node: &Node, log: &mut Log) -> Option<Vec<Located<KeyDigest>>> {
+    let Value::Sequence(items) = &node.value else { return Some(vec![Located::from_node(node, log)?]) };
+    if items.is_empty() || items.len() > MAX_KEY_DIGESTS {
+        let help = format!("list one to {MAX_KEY_DIGESTS} of them, or write one without a list");
+        return log.fail(node, format!("there are {} of them", items.len()), help);
+    }
+    let read: Vec<Option<Located<KeyDigest>>> = items.iter().map(|item| Located::from_node(item, log)).collect();
+    let mut digests: Vec<Located<KeyDigest>> = Vec::with_capacity(items.len());
+    for digest in read {
+        let digest = digest?;
+        if digests.iter().any(|known| known.value == digest.value) {
+            let error = Diagnostic::error(&digest.location, "`sha256`: this one is in the list twice");
+            log.push(error.with_help("remove one of the two"));
+            return None;
+        }
+        digests.push(digest);
+    }
+    Some(digests)
 }
 
 /// What a tenant's name or a label's value may have: a tenant goes into a header, and labels into every filter's

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, Location, Source};
 use super::fields::{Fields, FromNode, Log, quote};
-use super::model::ObjectName;
+use super::model::{FilterConfigs, ObjectName};
 use super::node::{Document, Entry, Node, Value};
 use super::source::{Documents, Keys, Lost};
 use super::upstream::ApiKey;
@@ -38,7 +38,7 @@ pub(super) use cache_affinity::{
     AffinityTarget, CacheAffinityPolicy, MAX_CACHE_TOKENS, MAX_TOKENS_PER_SECOND, MAX_UNCACHED, MIN_BLOCKS, MOST_MASKS,
     MetricsSpec,
 };
-pub(super) use client_key::{ClientKey, MAX_KEY_LABELS, MAX_KEY_VALUE_BYTES, RoutePattern};
+pub(super) use client_key::{ClientKey, MAX_KEY_DIGESTS, MAX_KEY_LABELS, MAX_KEY_VALUE_BYTES, RoutePattern};
 pub(super) use config_map::ConfigMaps;
 pub(super) use grant::ReferenceGrant;
 pub(super) use kind::{AI_GATEWAY, ATTACHE, ENVOY_GATEWAY, LIST};
@@ -73,6 +73,8 @@ pub struct Resources {
     pub(super) authorities: BTreeMap<ObjectName, Arc<str>>,
     pub(super) guard: Guard,
     pub(super) served: Served,
+    /// What the Wasm filter was told of it, and before.
+    pub(super) filter: FilterConfigs,
 }
 
 /// What was served, its limits being known: what is wrong with another object later does not take it away.

@@ -28,10 +28,14 @@ const AROUND: &str = r#"
 "#;
 
 /// Documents with every field of our kinds, sound.
-const OURS: [&str; 3] = [
+const OURS: [&str; 4] = [
     r#"{"apiVersion": "attache.dev/v1alpha1", "kind": "ClientKey", "metadata": {"name": "app", "namespace": "default"}, "spec": {
         "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "tenant": "acme",
-        "routes": ["chat", "default/chat", "*"], "labels": {"tier": "gold", "example.com/team": "red"}, "priority": "low"}}"#,
+        "routes": ["chat", "default/chat", "*"], "labels": {"tier": "gold", "example.com/team": "red"}, "priority": "low",
+        "notAfter": "9998-12-31T23:59:59.5+01:00", "disabled": false}}"#,
+    r#"{"apiVersion": "attache.dev/v1alpha1", "kind": "ClientKey", "metadata": {"name": "app"}, "spec": {"routes": ["chat"], "sha256": [
+        "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"]}}"#,
     r#"{"apiVersion": "attache.dev/v1alpha1", "kind": "TokenLimitPolicy", "metadata": {"name": "limits"}, "spec": {
         "targetRefs": [
             {"group": "aigateway.envoyproxy.io", "kind": "AIGatewayRoute", "name": "chat", "sectionName": "rule"},

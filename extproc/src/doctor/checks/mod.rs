@@ -8,6 +8,7 @@ pub(super) mod processing;
 pub(super) mod reach;
 pub(super) mod run_time;
 pub(super) mod sidecar;
+pub(super) mod stale;
 pub(super) mod version;
 pub(super) mod wasm;
 
@@ -15,7 +16,7 @@ use super::finding::Rule;
 
 /// Every rule there is, subject by subject.
 pub(super) fn rules() -> impl Iterator<Item = &'static Rule> {
-    let subjects: [&'static [&'static Rule]; 10] = [
+    let subjects: [&'static [&'static Rule]; 11] = [
         &attachment::RULES,
         &headers::RULES,
         &processing::RULES,
@@ -23,6 +24,7 @@ pub(super) fn rules() -> impl Iterator<Item = &'static Rule> {
         &clusters::RULES,
         &wasm::RULES,
         &sidecar::RULES,
+        &stale::RULES,
         &version::RULES,
         &reach::RULES,
         &run_time::RULES,

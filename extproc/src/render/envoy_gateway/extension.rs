@@ -1,6 +1,6 @@
 //! The EnvoyExtensionPolicy: which filters run, on which routes, and where the sidecar is.
 
-use attache_gate::{AnswerTime, GateConfig};
+use attache_gate::{AnswerTime, GateConfig, UnknownKeys};
 use attache_proto::headers::COST_METADATA_NAMESPACE;
 use serde_json::{Map, Value, json};
 
@@ -61,7 +61,7 @@ fn policy(config: &Config, plan: &Plan<'_>, options: &GatewayOptions) -> Result<
     );
     spec.insert("targetRefs".to_owned(), json!(route_refs(routes)));
     if let Some(source) = &options.wasm {
-        spec.insert("wasm".to_owned(), json!([wasm(config, source)?]));
+        spec.insert("wasm".to_owned(), json!([wasm(config, source, options.unknown_keys)?]));
     }
     spec.insert("extProc".to_owned(), json!([ext_proc(options)]));
     let comment =
@@ -70,9 +70,9 @@ fn policy(config: &Config, plan: &Plan<'_>, options: &GatewayOptions) -> Result<
     Ok(object(ENVOY_EXTENSION_POLICY, &options.gateway.namespace, &name, options, comment, json!({"spec": spec})))
 }
 
-fn wasm(config: &Config, source: &WasmSource) -> Result<Value, GatewayError> {
+fn wasm(config: &Config, source: &WasmSource, unknown_keys: UnknownKeys) -> Result<Value, GatewayError> {
     // Envoy Gateway has no word for `allow_on_headers_stop_iteration`, without which there is no body to wait for.
-    let gate_config = GateConfig { answers: AnswerTime::AtOnce, ..config.gate_config.clone() };
+    let gate_config = GateConfig { answers: AnswerTime::AtOnce, unknown_keys, ..config.gate_config.clone() };
     let gate_config =
         serde_json::to_value(&gate_config).map_err(|error| GatewayError::GateConfig(error.to_string()))?;
     let code = match source.image() {
@@ -86,8 +86,8 @@ fn wasm(config: &Config, source: &WasmSource) -> Result<Value, GatewayError> {
         "rootID": "attache",
         "code": code,
         "failOpen": true,
-        "# Keys and models as they were when this was rendered. Render anew when they change: the filter refuses what it does \
-            not know.": null,
+        "# Keys, models and paths as they were when this was rendered. What it does not know of a key it leaves to the sidecar, \
+            unless this says `unknown_keys: refuse`; a path that it does not know it refuses.": null,
         "config": gate_config,
     }))
 }

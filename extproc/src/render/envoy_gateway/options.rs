@@ -4,6 +4,8 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use attache_gate::UnknownKeys;
+
 use super::names;
 use super::pod::EXTPROC_PORT;
 use super::wasm::WasmSource;
@@ -25,12 +27,25 @@ pub struct GatewayOptions {
     pub hostnames: Vec<String>,
     /// The Wasm filter; `None` leaves it out.
     pub wasm: Option<WasmSource>,
+    /// What the Wasm filter does with keys that are not in what was rendered.
+    pub unknown_keys: UnknownKeys,
     /// How the sidecar runs.
     pub sidecar: SidecarForm,
     /// The sidecar's image.
     pub image: String,
     /// The Redis that sidecars share.
     pub redis: Option<GatewayRedis>,
+    /// Whether several sidecars without a Redis are meant.
+    pub ledgers: Ledgers,
+}
+
+/// Where several sidecars keep what was used of limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ledgers {
+    /// In one place, so that a limit holds for all of them together.
+    Shared,
+    /// Each in its own memory: a limit holds as often as there are sidecars.
+    Separate,
 }
 
 impl GatewayOptions {

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attache_gate::UnattachedStatus;
+use attache_gate::{UnattachedStatus, UnknownKeys};
 use attache_proto::headers::{EXTERNAL_ADDRESS, OWNED, STRIPPED_EARLY};
 use serde_json::json;
 
@@ -23,10 +23,12 @@ fn options() -> GatewayOptions {
         proxy_namespace: "envoy-gateway-system".to_owned(),
         monitoring_namespace: "monitoring".to_owned(),
         hostnames: Vec::new(),
+        unknown_keys: UnknownKeys::Ask,
         wasm: None,
         sidecar: SidecarForm::Container,
         image: "attache:1".to_owned(),
         redis: None,
+        ledgers: Ledgers::Separate,
     }
 }
 
@@ -293,6 +295,7 @@ fn a_sidecar_that_runs_already_is_named_and_none_of_its_own_objects_is_printed()
     let wasm = WasmSource { url: "https://files.example/a.wasm".to_owned(), sha256: "a5".repeat(32) };
     // What it is told elsewhere is no reason to refuse here.
     let options = GatewayOptions {
+        unknown_keys: UnknownKeys::Ask,
         wasm: Some(wasm),
         redis: redis("redis://:secret@redis:6379"),
         ..external("data/attache:7000")
