@@ -222,7 +222,7 @@ impl Whole {
         let has_output = self.form.is_some_and(Form::has_output);
         let is_cut = self.end == EndOfStream::End && !self.document.is_complete();
         Counted {
-            usage: account.map(|account| account.usage),
+            usage: account.map(|account| account.whole()),
             gap: Gap { input: told == Some(Told::Output), output: told == Some(Told::Input) && has_output },
             model: self.document.model().map(str::to_owned),
             malformed: self.document.is_broken() || is_cut,

@@ -34,6 +34,33 @@ impl Usage {
         Self { input: self.input.max(input), output: self.output.max(output), ..self }.consistent()
     }
 
+    /// Both of them, of two answers of which each used its own.
+    #[must_use]
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            total: 0,
+            cached_input: self.cached_input.saturating_add(other.cached_input),
+            cache_creation_input: self.cache_creation_input.saturating_add(other.cache_creation_input),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+        }
+        .consistent()
+    }
+
+    /// The larger count of each.
+    fn or_more(self, other: Self) -> Self {
+        Self {
+            input: self.input.max(other.input),
+            output: self.output.max(other.output),
+            total: 0,
+            cached_input: self.cached_input.max(other.cached_input),
+            cache_creation_input: self.cache_creation_input.max(other.cache_creation_input),
+            reasoning: self.reasoning.max(other.reasoning),
+        }
+        .consistent()
+    }
+
     fn consistent(self) -> Self {
         let cached_input = self.cached_input.min(self.input);
         Self {
@@ -50,6 +77,8 @@ impl Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) usage: Usage,
+    /// What was used beyond that and is in none of its counts: Anthropic's compaction of a conversation, for one.
+    pub(crate) beyond: Usage,
     pub(crate) told: Told,
 }
 
@@ -62,21 +91,17 @@ pub(crate) enum Told {
 }
 
 impl Account {
+    /// All that was used.
+    pub(crate) fn whole(&self) -> Usage {
+        self.usage.and(self.beyond)
+    }
+
     /// What a later event of the same answer makes of it. Anthropic's are cumulative, and name the input at the start and the
     /// output at the end; what an event does not name is 0 in it. So the larger count holds: that of a field by itself would
     /// not do, as what was input first may be a cache's later.
     pub(crate) fn updated(self, later: Self) -> Self {
-        let (before, after) = (self.usage, later.usage);
-        let usage = Usage {
-            input: before.input.max(after.input),
-            output: before.output.max(after.output),
-            total: 0,
-            cached_input: before.cached_input.max(after.cached_input),
-            cache_creation_input: before.cache_creation_input.max(after.cache_creation_input),
-            reasoning: before.reasoning.max(after.reasoning),
-        };
         let told = if self.told == later.told { self.told } else { Told::Both };
-        Self { usage: usage.consistent(), told }
+        Self { usage: self.usage.or_more(later.usage), beyond: self.beyond.or_more(later.beyond), told }
     }
 }
 
@@ -121,7 +146,7 @@ pub(crate) enum Figure {
     CacheCreatedShort,
     /// `ephemeral_1h_input_tokens`: the other part.
     CacheCreatedLong,
-    /// `reasoning_tokens` of the details of the output.
+    /// `reasoning_tokens` of the details of the output, or `thinking_tokens` as Anthropic's API has them.
     Reasoning,
     /// `reasoning_tokens` beside `completion_tokens`: SGLang's place for them.
     ReasoningBeside,
@@ -217,7 +242,7 @@ impl Figures {
             cache_creation_input: written.unwrap_or_default(),
             reasoning,
         };
-        Some(Account { usage: usage.consistent(), told })
+        Some(Account { usage: usage.consistent(), beyond: Usage::default(), told })
     }
 
     fn get(&self, figure: Figure) -> Option<u64> {

@@ -119,6 +119,14 @@ struct Pending {
 /// is asked for next. By then others may have taken some of it; and who refused from memory, may have known less.
 const ASKED_AT_MOST: u8 = 4;
 
+/// Why we answer where an upstream refused the operator's key, for logs and metrics.
+pub const UPSTREAM_KEY_REFUSED: &str = "upstream_key_refused";
+
+/// RFC 9110, sections 15.5.2 and 15.5.4.
+const fn is_about_credentials(status: u16) -> bool {
+    matches!(status, 401 | 403)
+}
+
 impl Exchange {
     /// A new exchange. `entropy` is a fresh random number.
     pub fn new(config: Arc<Config>, memory: Memory, profile: Profile, entropy: u64, now: Instant) -> Self {
@@ -253,6 +261,11 @@ impl Exchange {
         };
         let mut answer = Answer::new(headers, self.operation(), plan.visibility);
         self.learn(&plan, answer.status, upstream, now);
+        if is_about_credentials(answer.status)
+            && self.backend(&plan).is_some_and(|backend| plan.has_operators_key(backend))
+        {
+            return Ok(self.key_refused(now));
+        }
         if self.answers == Answers::Hidden {
             answer.hide();
         }
@@ -380,6 +393,15 @@ impl Exchange {
         headers.extend(self.exhausted(refused));
         let response = LocalResponse { headers, ..LocalResponse::error(&refused.error(), self.dialect(), "limited") };
         self.respond(response, now)
+    }
+
+    /// The upstream does not take the operator's key. No caller can mend that, or need know whose key it was.
+    fn key_refused(&mut self, now: Instant) -> Action {
+        self.settle(None);
+        let message = "this model cannot be served at the moment; try again later";
+        let error = ApiError::new(ErrorKind::Unavailable, message);
+        let response = LocalResponse::error(&error, self.dialect(), UPSTREAM_KEY_REFUSED);
+        self.respond(LocalResponse { status: 502, ..response }, now)
     }
 
     /// What the filter is told with a refusal, where there is a filter: nobody else says in the request who the caller is.

@@ -19,7 +19,7 @@ use super::placing::{Candidate, Placed, Request};
 use super::upstream::{self, Access, Rewrite};
 use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
-use crate::config::upstream::Mutation;
+use crate::config::upstream::{Credentials, Mutation};
 use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
     Subject,
@@ -329,6 +329,12 @@ impl Plan {
             self.output.lowered_to = Some(all).filter(|all| self.output.bound.is_none_or(|bound| bound > *all));
         }
         self.reservation = Some(Arc::clone(request));
+    }
+
+    /// Whether the key that the upstream gets is the operator's.
+    pub(super) fn has_operators_key(&self, backend: &Backend) -> bool {
+        let is_set = |name: &str| self.mutation.headers.to_set().any(|(other, _)| **other == *name);
+        matches!(backend.credentials, Credentials::Known(_)) || attache_gate::CREDENTIAL_HEADERS.into_iter().any(is_set)
     }
 
     /// What a complete answer teaches that reports this usage.

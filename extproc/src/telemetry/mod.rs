@@ -24,7 +24,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
+use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary, UPSTREAM_KEY_REFUSED};
 use crate::limit::{CostProgram, LedgerStats, StoreState};
 use crate::watch::WatchStats;
 
@@ -71,6 +71,7 @@ pub struct Telemetry {
     admissions: Family<AdmissionLabels, Counter>,
     limits: LimitMetrics,
     placements: Family<PlacementLabels, Counter>,
+    upstream_key_refusals: Family<ClusterLabels, Counter>,
     estimated: Counter,
     cancelled: Counter,
     config_generation: Gauge,
@@ -172,6 +173,11 @@ struct ResultLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClusterLabels {
+    cluster: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PlacementLabels {
     cluster: Arc<str>,
     reason: &'static str,
@@ -192,6 +198,7 @@ impl Default for Telemetry {
             admissions: Family::default(),
             limits: LimitMetrics::default(),
             placements: Family::default(),
+            upstream_key_refusals: Family::default(),
             estimated: Counter::default(),
             cancelled: Counter::default(),
             config_generation: Gauge::default(),
@@ -260,6 +267,11 @@ impl Telemetry {
             "limit_cost_fallbacks",
             "Answers whose cost expression failed with their numbers, so that all of their tokens were charged",
             self.limits.cost_fallbacks.clone(),
+        );
+        attache.register(
+            "upstream_key_refusals",
+            "Answers 401 and 403 of an upstream to the operator's key",
+            self.upstream_key_refusals.clone(),
         );
         attache.register("affinity_decisions", "Why an endpoint was chosen", self.placements.clone());
         attache.register("usage_estimated", "Answers whose usage the upstream did not say", self.estimated.clone());
@@ -370,6 +382,15 @@ impl Telemetry {
         self.config_reloads.inc();
     }
 
+    /// An upstream refused the operator's key. The log has the first time, the second, the fourth and so on: it must not grow with
+    /// the traffic.
+    fn upstream_key_refused(&self, cluster: &Arc<str>) {
+        let times = self.upstream_key_refusals.get_or_create(&ClusterLabels { cluster: Arc::clone(cluster) }).inc() + 1;
+        if times.is_power_of_two() {
+            tracing::warn!(%cluster, times, "the upstream refuses the key that the gateway sends it; callers get 502");
+        }
+    }
+
     /// An exchange is over.
     pub fn observe(&self, summary: &Summary) {
         let unknown = || Arc::from("");
@@ -405,6 +426,11 @@ impl Telemetry {
         if let (Some(reason), Some(cluster)) = (summary.placement, &summary.cluster) {
             let labels = PlacementLabels { cluster: Arc::clone(cluster), reason: reason.as_str() };
             self.placements.get_or_create(&labels).inc();
+        }
+        if let (Outcome::Local { reason: UPSTREAM_KEY_REFUSED, .. }, Some(cluster)) =
+            (summary.outcome, &summary.cluster)
+        {
+            self.upstream_key_refused(cluster);
         }
         self.observe_model(summary);
     }

@@ -9,13 +9,17 @@ use memchr::memchr2;
 use super::found::{Choices, Found, Kind, Presence, Substance, UsageObject};
 use super::members::{Content, Form, Member, Place, Rank};
 use crate::json::{Container, Nesting, unescape};
-use crate::usage::{Account, Figure, Figures};
+use crate::usage::{Account, Figure, Figures, Told, Usage};
 
 /// How many bytes of a key or value are kept. What is longer is none of ours.
 const MAX_KEPT_BYTES: usize = 4096;
 
-/// How deep the places lie that we are after: what was written to a cache is in the details of a usage, in the answer, in an event.
-const MAX_PLACES: usize = 5;
+/// How deep the places lie that we are after: what was written to a cache is in an iteration of a usage, in the answer, in an event.
+const MAX_PLACES: usize = 6;
+
+/// The iterations whose tokens are in the counts of their usage. Those of any other type are not: Anthropic's SDK says so of
+/// `compaction`, its documents of `advisor_message`.
+const COUNTED_ITERATION: &[u8] = b"message";
 
 /// The one kind of event of the Responses API whose `delta` is no text.
 const SOUND: &[u8] = b"response.audio.delta";
@@ -40,7 +44,9 @@ pub(super) struct Document {
     reading: Option<(Weight, usize)>,
     /// Which of the accounts is being read.
     rank: Rank,
-    reports: [Report; 3],
+    reports: [Report; 4],
+    /// Of the iteration that is being read.
+    iteration: Option<Iteration>,
     /// The first `model`: all events of a stream name the same, so it outlives a restart.
     model: Option<String>,
     found: Found,
@@ -50,8 +56,47 @@ pub(super) struct Document {
 #[derive(Debug, Clone, Copy, Default)]
 struct Report {
     figures: Figures,
+    /// What iterations used that are not in its counts; of the choices of one answer, what those before the last used.
+    beyond: Option<Usage>,
     /// Whether its object is complete. Of one that breaks off a count may be missing, or have lost its last digits.
     is_complete: bool,
+}
+
+impl Report {
+    /// What it says.
+    fn account(&self) -> Option<Account> {
+        let read = if self.is_complete { self.figures.account() } else { None };
+        match (read, self.beyond) {
+            (Some(read), beyond) => Some(Account { beyond: beyond.unwrap_or_default(), ..read }),
+            (None, Some(beyond)) if self.is_complete => {
+                Some(Account { usage: Usage::default(), beyond, told: Told::Both })
+            }
+            (None, _) => None,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.figures.clear();
+        self.beyond = None;
+        self.is_complete = false;
+    }
+}
+
+/// One iteration of a usage.
+#[derive(Debug, Clone, Copy, Default)]
+struct Iteration {
+    figures: Figures,
+    place: Counting,
+}
+
+/// Where the tokens of an iteration are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Counting {
+    /// In its usage.
+    #[default]
+    Within,
+    /// In itself alone.
+    Beyond,
 }
 
 /// What may come next.
@@ -97,6 +142,7 @@ enum Kept {
     Figure(Figure),
     Model,
     Kind,
+    IterationKind,
 }
 
 impl Document {
@@ -113,7 +159,8 @@ impl Document {
             empty_if: None,
             reading: None,
             rank: Rank::First,
-            reports: [Report::default(); 3],
+            reports: [Report::default(); 4],
+            iteration: None,
             model: None,
             found: Found::default(),
         }
@@ -130,6 +177,7 @@ impl Document {
         self.kept = Kept::Nothing;
         self.empty_if = None;
         self.reading = None;
+        self.iteration = None;
         for report in &mut self.reports {
             report.clear();
         }
@@ -201,7 +249,7 @@ impl Document {
 
     /// What the document says was used: by the first of its accounts that is one.
     pub(super) fn account(&self) -> Option<Account> {
-        self.reports.iter().filter(|report| report.is_complete).find_map(|report| report.figures.account())
+        self.reports.iter().find_map(Report::account)
     }
 
     pub(super) fn model(&self) -> Option<&str> {
@@ -243,6 +291,10 @@ impl Document {
                 self.found.choices = Choices::Some;
                 Some(Place::Choice)
             }
+            None if self.place() == Some(Place::Iterations) && byte == b'{' => {
+                self.iteration = Some(Iteration::default());
+                Some(Place::Iteration)
+            }
             None => None,
         };
         match byte {
@@ -262,9 +314,12 @@ impl Document {
         match (member, byte) {
             (Member::Object(place), b'{') => return Some(place),
             (Member::Account(place, rank), _) => {
-                // The last one of that name holds, even if it is null.
+                // The last one of that name holds, even if it is null; but each choice has one of its own.
                 if let Some(report) = self.reports.get_mut(rank as usize) {
+                    let others = report.account().filter(|_| rank == Rank::OfChoices);
                     report.clear();
+                    // They have the prompt in common.
+                    report.beyond = others.map(|others| Usage { input: 0, cached_input: 0, ..others.whole() });
                 }
                 self.rank = rank;
                 if rank == Rank::First {
@@ -276,10 +331,17 @@ impl Document {
                 self.found.choices = Choices::Empty;
                 return Some(Place::Choices);
             }
+            (Member::List(place), _) => {
+                if let Some(report) = self.reports.get_mut(self.rank as usize) {
+                    report.beyond = None;
+                }
+                return (byte == b'[').then_some(place);
+            }
             (Member::Choices, _) => self.found.choices = Choices::Absent,
             (Member::Figure(figure), b'-' | b'0'..=b'9') => self.begin_kept(Kept::Figure(figure)),
             (Member::Model, b'"') if self.model.is_none() => self.begin_kept(Kept::Model),
             (Member::Kind, b'"') => self.begin_kept(Kept::Kind),
+            (Member::IterationKind, b'"') => self.begin_kept(Kept::IterationKind),
             (Member::Content(Content::Any | Content::Text), b'"') => self.begin_content(b'"', Weight::Text),
             (Member::Content(Content::Any), b'[') => self.begin_content(b']', Weight::Json),
             (Member::Content(Content::Any), b'{') => self.begin_content(b'}', Weight::Json),
@@ -307,7 +369,8 @@ impl Document {
             Container::Array => State::ValueOrClose,
         };
         // An array among the choices is none of them.
-        let is_place = entered.filter(|place| (*place == Place::Choices) == (container == Container::Array));
+        let is_list = |place: &Place| matches!(place, Place::Choices | Place::Iterations);
+        let is_place = entered.filter(|place| is_list(place) == (container == Container::Array));
         if let Some(place) = is_place
             && let Some(slot) = self.places.get_mut(self.place_count)
         {
@@ -326,6 +389,7 @@ impl Document {
             self.place_count -= 1;
             match place {
                 Place::Choice => self.found.end_part(),
+                Place::Iteration => self.end_iteration(),
                 Place::Usage | Place::Timings => {
                     if let Some(report) = self.reports.get_mut(self.rank as usize) {
                         report.is_complete = true;
@@ -369,9 +433,16 @@ impl Document {
             return;
         }
         match kept {
-            Kept::Figure(figure) => {
-                if let Some(report) = self.reports.get_mut(self.rank as usize) {
-                    report.figures.read(figure, &self.buffer);
+            Kept::Figure(figure) => match (&mut self.iteration, self.reports.get_mut(self.rank as usize)) {
+                (Some(iteration), _) => iteration.figures.read(figure, &self.buffer),
+                (None, Some(report)) => report.figures.read(figure, &self.buffer),
+                (None, None) => {}
+            },
+            Kept::IterationKind => {
+                let is_within =
+                    self.buffer.strip_suffix(b"\"").is_some_and(|kind| *unescape(kind) == *COUNTED_ITERATION);
+                if let Some(iteration) = &mut self.iteration {
+                    iteration.place = if is_within { Counting::Within } else { Counting::Beyond };
                 }
             }
             Kept::Model => {
@@ -380,6 +451,13 @@ impl Document {
             }
             Kept::Kind if self.buffer.strip_suffix(b"\"") == Some(SOUND) => self.found.kind = Kind::Sound,
             Kept::Kind | Kept::Nothing | Kept::Key => {}
+        }
+    }
+
+    fn end_iteration(&mut self) {
+        let Some(Iteration { figures, place: Counting::Beyond }) = self.iteration.take() else { return };
+        if let (Some(used), Some(report)) = (figures.account(), self.reports.get_mut(self.rank as usize)) {
+            report.beyond = Some(report.beyond.unwrap_or_default().and(used.usage));
         }
     }
 
@@ -408,12 +486,5 @@ impl Document {
             let room = MAX_KEPT_BYTES - self.buffer.len();
             self.buffer.extend_from_slice(read.get(..room).unwrap_or(read));
         }
-    }
-}
-
-impl Report {
-    fn clear(&mut self) {
-        self.figures.clear();
-        self.is_complete = false;
     }
 }

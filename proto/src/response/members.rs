@@ -80,6 +80,10 @@ pub(super) enum Place {
     InputDetails,
     /// Its details of the output.
     OutputDetails,
+    /// The array `iterations` of Anthropic's.
+    Iterations,
+    /// One of them.
+    Iteration,
     /// Its `cache_creation`.
     CacheCreation,
     /// That of its details of the input.
@@ -101,6 +105,8 @@ pub(super) enum Rank {
     Second,
     /// `timings`, `meta.billed_units`
     Third,
+    /// `usage` of the choices (Moonshot's place for it).
+    OfChoices,
 }
 
 /// A member that we are after.
@@ -111,10 +117,14 @@ pub(super) enum Member {
     /// An object with counts.
     Account(Place, Rank),
     Figure(Figure),
+    /// An array of such places.
+    List(Place),
     Choices,
     Model,
     /// `type` of an event.
     Kind,
+    /// `type` of an iteration.
+    IterationKind,
     /// Text, or JSON, that is output.
     Content(Content),
     /// What a client cannot do without, in an event that has nothing else for it.
@@ -145,8 +155,9 @@ impl Place {
                 _ => None,
             },
             // Its elements have no names.
-            Self::Choices => None,
+            Self::Choices | Self::Iterations => None,
             Self::Choice => match (form, key) {
+                (Form::Chat | Form::Completions, b"usage") => Some(Member::Account(Self::Usage, Rank::OfChoices)),
                 (Form::Chat | Form::Media, b"delta") => Some(Member::Object(Self::ChoiceDelta)),
                 (Form::Completions, b"text") => Some(Member::Content(Content::Text)),
                 _ => None,
@@ -168,7 +179,10 @@ impl Place {
                 b"data" => Some(Member::Content(Content::OpaqueText)),
                 _ => None,
             },
+            Self::Usage if form == Form::Messages && key == b"iterations" => Some(Member::List(Self::Iterations)),
             Self::Usage => usage(key),
+            Self::Iteration if key == b"type" => Some(Member::IterationKind),
+            Self::Iteration => usage(key),
             Self::InputDetails => match key {
                 b"cached_tokens" => Some(Member::Figure(Figure::Cached)),
                 b"cache_write_tokens" => Some(Member::Figure(Figure::CacheWritten)),
@@ -178,7 +192,10 @@ impl Place {
                 b"cache_creation" | b"cache_creation_token_details" => Some(Member::Object(Self::CacheCreationWithin)),
                 _ => None,
             },
-            Self::OutputDetails => (key == b"reasoning_tokens").then_some(Member::Figure(Figure::Reasoning)),
+            Self::OutputDetails => match key {
+                b"reasoning_tokens" | b"thinking_tokens" => Some(Member::Figure(Figure::Reasoning)),
+                _ => None,
+            },
             Self::CacheCreation => match key {
                 b"ephemeral_5m_input_tokens" => Some(Member::Figure(Figure::CacheCreationShort)),
                 b"ephemeral_1h_input_tokens" => Some(Member::Figure(Figure::CacheCreationLong)),

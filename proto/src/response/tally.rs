@@ -60,7 +60,7 @@ impl Tally {
 
     /// How many tokens of output there will be with an event that says this.
     pub(super) fn output_after(&self, found: &Found) -> u64 {
-        let told = found.account.map_or(0, |account| account.usage.output);
+        let told = found.account.map_or(0, |account| account.whole().output);
         if told > 0 {
             return told.max(self.content_events_after(found));
         }
@@ -75,10 +75,10 @@ impl Tally {
             output: has_output
                 && (account.told == Told::Input
                     || self.is_behind
-                    || (account.usage.output == 0 && self.content_events > 0)),
+                    || (account.whole().output == 0 && self.content_events > 0)),
         });
         Counted {
-            usage: self.account.map(|account| account.usage),
+            usage: self.account.map(|account| account.whole()),
             gap,
             content_events: self.content_events,
             output_tokens: self.output_tokens,

@@ -98,12 +98,13 @@ fn later_counts_of_the_same_answer_never_lower_earlier_ones() {
     use Figure::*;
     let start = account(&[(Input, "100"), (CacheRead, "0"), (Output, "1")]).unwrap();
     let cached = account(&[(Input, "10"), (CacheRead, "90"), (Output, "15")]).unwrap();
-    let expected = Account { usage: Usage { cached_input: 90, ..sides(100, 15) }, told: Told::Both };
+    let expected =
+        Account { usage: Usage { cached_input: 90, ..sides(100, 15) }, beyond: Usage::default(), told: Told::Both };
     assert_eq!(start.updated(cached), expected);
     assert_eq!(cached.updated(start), expected);
     let input = account(&[(Input, "100")]).unwrap();
     let output = account(&[(Output, "7")]).unwrap();
-    assert_eq!(input.updated(output), Account { usage: sides(100, 7), told: Told::Both });
+    assert_eq!(input.updated(output), Account { usage: sides(100, 7), beyond: Usage::default(), told: Told::Both });
     assert_eq!(input.updated(input).told, Told::Input);
 }
 

@@ -178,6 +178,35 @@ fn a_key_goes_upstream_in_the_place_of_the_clients() {
 }
 
 #[test]
+fn an_upstream_that_refuses_the_operators_key_is_no_fault_of_the_callers() {
+    let refusal = r#"{"error":{"message":"Incorrect API key provided: sk-upst****","code":"invalid_api_key"}}"#;
+    let own = "headerMutation: {set: [{name: x-api-key, value: sk-operator}]}";
+    for (mutation, further) in [("", KEY.to_owned() + SECRET), (own, String::new())] {
+        let mut table = table(OPENAI, mutation, &further, "");
+        for status in ["401", "403"] {
+            table.again();
+            table.post(&json!({"model": "metered", "messages": []}), &[]);
+            table.admit();
+            let head = headers_of(&[(":status", status), ("content-type", "application/json")]);
+            let action = table.exchange.response_headers(&head, End::More, Some("10.0.0.1:80"), table.now).unwrap();
+            let (status, reason, answer) = refused(action);
+            assert_eq!((status, reason), (502, "upstream_key_refused"));
+            assert_eq!(answer["error"]["type"], "server_error");
+            assert!(!answer.to_string().contains("key"), "{answer}");
+            assert_eq!(table.charged(), [0]);
+            assert!(table.memory.cooldown.admits("default/pool", table.now));
+        }
+    }
+    // Where the key is nobody's but the client's, or none, the upstream's word passes.
+    let mut table = table(OPENAI, "", "", "");
+    table.post(&json!({"model": "metered", "messages": []}), &[]);
+    table.admit();
+    table.answer_head("401", "application/json", "10.0.0.1:80");
+    assert_eq!(table.answer_body(refusal, End::Last).0, Body::Unchanged);
+    assert_eq!(table.exchange.take_summary().unwrap().outcome, Outcome::Answered(401));
+}
+
+#[test]
 fn without_the_key_that_is_wanted_nothing_is_sent() {
     let mut table = table(OPENAI, "", KEY, "");
     let action = table.post(&json!({"model": "metered", "messages": []}), &[]);

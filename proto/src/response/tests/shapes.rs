@@ -91,7 +91,35 @@ const ANSWERS: &[Shape] = &[
         gap: WHOLE,
     },
     Shape {
-        source: "Anthropic, beta_message_delta_usage.py: iterations have usages of their own, which are in the sum",
+        source: "Anthropic, beta_compaction_iteration_usage.py: a compaction is in none of the other counts",
+        operation: Operation::Messages,
+        sent: r#"{"usage":{"iterations":[{"type":"compaction","input_tokens":180000,"output_tokens":3500,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"cache_creation":null},{"type":"message","input_tokens":23000,"output_tokens":1000}],"input_tokens":23000,"output_tokens":1000}}"#,
+        usage: Some(sides(203_000, 4500)),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Anthropic, advisor tool: what the advisor uses is in its iterations alone; their caches count as everywhere",
+        operation: Operation::Messages,
+        sent: r#"{"usage":{"input_tokens":4,"output_tokens":7,"output_tokens_details":{"thinking_tokens":5},"iterations":[{"output_tokens":9,"input_tokens":9,"type":"m\u0065ssage"},{"input_tokens":10,"cache_read_input_tokens":20,"cache_creation":{"ephemeral_1h_input_tokens":30},"output_tokens":2,"type":"advisor_message"},{"type":"compaction","input_tokens":1,"output_tokens":1},null,[{"type":"compaction","input_tokens":99}]]}}"#,
+        usage: Some(Usage { cached_input: 20, cache_creation_input: 30, reasoning: 5, ..sides(65, 10) }),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Moonshot: the usage is in the choice; of several, each has what it wrote",
+        operation: Operation::ChatCompletions,
+        sent: r#"{"choices":[{"index":0,"usage":{"prompt_tokens":8,"completion_tokens":3,"total_tokens":11}},{"index":1,"usage":{"prompt_tokens":8,"completion_tokens":4,"total_tokens":12}}]}"#,
+        usage: Some(sides(8, 7)),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Moonshot: where the answer has one of its own, that one holds",
+        operation: Operation::ChatCompletions,
+        sent: r#"{"choices":[{"index":0,"usage":{"prompt_tokens":8,"completion_tokens":3}}],"usage":{"prompt_tokens":8,"completion_tokens":5}}"#,
+        usage: Some(sides(8, 5)),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Anthropic, beta_message_iteration_usage.py: iterations of messages have usages of their own, which are in the sum",
         operation: Operation::Messages,
         sent: r#"{"usage":{"iterations":[{"type":"message","input_tokens":9,"output_tokens":9,"cache_read_input_tokens":9}],"input_tokens":4,"cache_read_input_tokens":null,"output_tokens":7}}"#,
         usage: Some(sides(4, 7)),
@@ -377,6 +405,24 @@ const STREAMS: &[Shape] = &[
         sent: r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"timings":{"cache_n":10,"prompt_n":2,"predicted_n":1}}
             {"choices":[{"index":0,"delta":{"content":"b"}}],"timings":{"cache_n":10,"prompt_n":2,"predicted_n":2}}"#,
         usage: Some(Usage { cached_input: 10, ..sides(12, 2) }),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Moonshot: the usage is in the last choice",
+        operation: Operation::ChatCompletions,
+        sent: r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}
+            {"choices":[{"index":0,"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":8,"completion_tokens":3,"total_tokens":11,"cached_tokens":4}}]}
+            [DONE]"#,
+        usage: Some(Usage { cached_input: 4, ..sides(8, 3) }),
+        gap: WHOLE,
+    },
+    Shape {
+        source: "Anthropic, beta_message_delta_usage.py: a compaction in the last event, which does not name the input",
+        operation: Operation::Messages,
+        sent: r#"{"type":"message_start","message":{"usage":{"input_tokens":23000,"output_tokens":1,"iterations":[{"type":"compaction","input_tokens":180000,"output_tokens":3500}]}}}
+            {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}
+            {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1000,"iterations":[{"type":"compaction","input_tokens":180000,"output_tokens":3500},{"type":"message","input_tokens":23000,"output_tokens":1000}]}}"#,
+        usage: Some(sides(203_000, 4500)),
         gap: WHOLE,
     },
     Shape {
