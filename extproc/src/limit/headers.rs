@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use attache_gate::{HeaderValue, whole_seconds};
+use attache_gate::{DO_NOT_RETRY, HeaderValue, is_worth_retrying, whole_seconds};
 
 use super::refusal::{retry_after, until_empty};
 use super::{CounterState, Enforcement, Hold, Quantity, Refused, Reservation};
@@ -38,9 +38,16 @@ impl Reservation {
 }
 
 impl Refused {
-    /// The rate-limit headers of the refusal, in lower case, and when to come back.
+    /// The rate-limit headers of the refusal, in lower case, when to come back, and whether an SDK should do so by itself.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        now(headers(self.standings()).into_iter().chain(come_back(self.retry_after())))
+        let wait = self.retry_after();
+        let is_worth_retrying = self.can_be_met() && is_worth_retrying(self.error().kind, wait);
+        let mut headers = now(headers(self.standings()).into_iter().chain(come_back(wait)));
+        if !is_worth_retrying {
+            let (name, value) = DO_NOT_RETRY;
+            headers.push((name, value.to_owned()));
+        }
+        headers
     }
 }
 
@@ -236,6 +243,27 @@ mod tests {
                 "retry-after-ms: 17100",
             ]
         );
+    }
+
+    #[test]
+    fn an_sdk_is_told_not_to_try_again_where_it_would_wait_for_long_or_for_nothing() {
+        let minute = tokens(300, Duration::from_secs(60));
+        let day = tokens(300, DAY);
+        let [strict_minute, strict_day] = [&minute, &day].map(|limit| Limit { mode: Mode::Strict, ..limit.clone() });
+        for (limit, settled, held, left, is_worth_retrying) in [
+            (&minute, 320, 0, 18, true),
+            (&day, 320, 0, 18, false),
+            // Requests in flight give back what they hold.
+            (&strict_day, 0, 290, 7_200, true),
+            (&strict_minute, 280, 0, 18, true),
+            // The request alone is above the limit.
+            (&Limit { amount: 30, ..strict_minute.clone() }, 0, 0, 18, false),
+            (&Limit { window: Window::Fixed(Duration::from_secs(600)), ..minute.clone() }, 320, 0, 61, false),
+        ] {
+            let states = vec![state(settled, held, Duration::from_secs(left))];
+            let lines = lines(Admission::Refused { by: 0, states }, &holds([limit.clone()]));
+            assert_eq!(!lines.contains(&"x-should-retry: false".to_owned()), is_worth_retrying, "{limit:?}: {lines:?}");
+        }
     }
 
     #[test]

@@ -30,6 +30,11 @@ impl Refused {
         }
     }
 
+    /// Whether the same request may be admitted later. One that alone is above a limit is refused for ever.
+    pub(super) fn can_be_met(&self) -> bool {
+        longest(self.standings()).is_none_or(|refusal| refusal.is_met_by_waiting())
+    }
+
     /// After which asking again may help.
     pub fn retry_after(&self) -> Duration {
         longest(self.standings()).map_or(RETRY_WHILE_HELD, |refusal| refusal.retry_after)
@@ -91,11 +96,15 @@ impl Refusal<'_> {
 
     fn message(&self) -> String {
         let reason = self.reason();
-        if self.hold.limit.admission().admits(self.hold.ceiling, 0, 0, self.hold.amount()) {
+        if self.is_met_by_waiting() {
             with_wait(&reason, self.retry_after)
         } else {
             format!("{reason} The request alone is above the limit: shorten the prompt or lower max_tokens.")
         }
+    }
+
+    fn is_met_by_waiting(&self) -> bool {
+        self.hold.limit.admission().admits(self.hold.ceiling, 0, 0, self.hold.amount())
     }
 
     /// Without a time: what the answer itself holds is free again at once, and is of no use to one that needs more.

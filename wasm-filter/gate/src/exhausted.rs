@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::KeyDigest;
 use crate::verdict::{Caller, Passed};
-use crate::wait::{HeaderValue, milliseconds, spoken};
+use crate::wait::{DO_NOT_RETRY, HeaderValue, is_worth_retrying, milliseconds, spoken};
 
 /// For how long a key is refused at most before the sidecar is asked again: a limit may have been raised or reset meanwhile.
 pub const LONGEST_REFUSAL: Duration = Duration::from_secs(5);
@@ -97,8 +97,11 @@ impl Exhausted {
     fn refusal(&self, dialect: Dialect, elapsed: Duration) -> LimitRefusal {
         let wait = self.retry_after.saturating_sub(elapsed);
         let message = with_wait(&self.message, wait);
+        let kind = self.kind.error();
         let headers = self.headers.iter().map(|(name, value)| (name.clone(), value.after(elapsed)));
-        LimitRefusal { error: ApiError::new(self.kind.error(), message), dialect, headers: headers.collect() }
+        let (name, value) = DO_NOT_RETRY;
+        let advice = (!is_worth_retrying(kind, wait)).then(|| (name.to_owned(), value.to_owned()));
+        LimitRefusal { error: ApiError::new(kind, message), dialect, headers: headers.chain(advice).collect() }
     }
 }
 

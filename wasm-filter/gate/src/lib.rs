@@ -32,7 +32,9 @@ pub use exhausted::{Exhausted, ExhaustedKeys, LONGEST_REFUSAL, LimitRefusal, Wan
 pub use first_look::{Doubt, FirstLook, Learned, LearnedVerdicts, VERDICT_HOLDS};
 pub use head::{CREDENTIAL_HEADERS, RequestHead};
 pub use verdict::{Caller, Passed, Reason, Refusal, Verdict};
-pub use wait::{HeaderValue, spoken, whole_milliseconds, whole_seconds};
+pub use wait::{
+    DO_NOT_RETRY, HeaderValue, LONGEST_RETRY_WAIT, is_worth_retrying, spoken, whole_milliseconds, whole_seconds,
+};
 
 use door::Door;
 use head::ContentLength;
@@ -234,13 +236,15 @@ impl Gate {
         if routes.any(|route| caller.may_call(route)) {
             return Ok(());
         }
-        let message = "this API key is not attached to a route that serves this path; ask for another key";
+        let message =
+            "Incorrect API key provided: it is not attached to a route that serves this path; ask for another key";
         Err((Reason::KeyNotAttached, ApiError::new(self.unattached, message)))
     }
 
     fn unattached_to_model(&self, model: &str) -> ApiError {
-        let message =
-            format!("this API key is not attached to the endpoint `{model}`; ask for another model or another key");
+        let message = format!(
+            "Incorrect API key provided: it is not attached to the endpoint `{model}`; ask for another model or another key"
+        );
         ApiError::new(self.unattached, message).with_param("model")
     }
 

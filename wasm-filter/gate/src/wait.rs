@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use attache_proto::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 /// What a rate-limit header says, as long as it may be said later than it was found out.
@@ -29,6 +30,19 @@ impl HeaderValue {
             Self::Milliseconds(wait) => whole_milliseconds(left(wait)).to_string(),
         }
     }
+}
+
+/// The longest wait that a client should spend inside one call. Official SDKs sleep for as long as `retry-after` says, some of
+/// them for hours: openai-python alone gives up above 60 s by itself.
+pub const LONGEST_RETRY_WAIT: Duration = Duration::from_secs(60);
+
+/// What keeps the SDKs of OpenAI and Anthropic from trying again by themselves: they obey it before they look at the status.
+pub const DO_NOT_RETRY: (&str, &str) = ("x-should-retry", "false");
+
+/// Whether a client that is refused with such an error may try again within the same call: not where a budget is gone, and not
+/// where the wait is long.
+pub fn is_worth_retrying(kind: ErrorKind, wait: Duration) -> bool {
+    kind != ErrorKind::QuotaExhausted && wait <= LONGEST_RETRY_WAIT
 }
 
 /// A duration as OpenAI writes it: `20ms`, `1s`, `6m0s`, `1h0m0s`.
@@ -75,6 +89,14 @@ pub(crate) mod milliseconds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_to_wait_for_more_than_a_minute_or_for_a_budget() {
+        let is_worth_it = |kind, seconds| is_worth_retrying(kind, Duration::from_secs(seconds));
+        assert!(is_worth_it(ErrorKind::RateLimited, 60) && is_worth_it(ErrorKind::TooManyRequests, 1));
+        assert!(!is_worth_it(ErrorKind::RateLimited, 61) && !is_worth_it(ErrorKind::TooManyRequests, 3_600));
+        assert!(!is_worth_it(ErrorKind::QuotaExhausted, 1));
+    }
 
     #[test]
     fn durations_read_as_openai_writes_them() {
