@@ -29,6 +29,10 @@ pub const FILTER_CONFIG: &str = "x-attache-filter-config";
 /// Why the sidecar's gate refused a request that the filter had left to it: `attache_gate::Learned` as JSON. The filter takes it
 /// out of every answer, and believes it of the sidecar's alone.
 pub const VERDICT: &str = "x-attache-verdict";
+/// By which one request is known in everybody's logs: Envoy makes one where there is none. Not ours, but every answer has it.
+pub const REQUEST_ID: &str = "x-request-id";
+/// What an upstream called the same request, where it says so: it would be lost behind ours.
+pub const UPSTREAM_REQUEST_ID: &str = "x-upstream-request-id";
 
 /// What Envoy calls an answer by which the sidecar refuses a request for a limit (`response.code_details`).
 pub const LIMITED_DETAILS: &str = "attache_limited";

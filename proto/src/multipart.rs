@@ -420,6 +420,7 @@ impl Fields {
             model_span,
             model_syntax: ModelSyntax::FormField,
             stream: self.stream,
+            background: false,
             // Nothing to ask for: these operations report what they report.
             include_usage: IncludeUsage::Requested,
             max_tokens: None,

@@ -42,6 +42,10 @@ pub enum Operation {
     Embeddings,
     /// `POST /v1/responses`
     Responses,
+    /// `POST /v1/responses/compact`: a conversation is condensed by the model. Codex asks for it.
+    CompactResponse,
+    /// `POST /v1/responses/input_tokens`
+    CountInputTokens,
     /// `POST /v1/messages`, which is `POST /anthropic/v1/messages` as well.
     Messages,
     /// `POST /v1/messages/count_tokens`, under `/anthropic` as well.
@@ -66,9 +70,9 @@ pub enum Operation {
     Tokenize,
     /// `POST /detokenize` of the same.
     Detokenize,
-    /// `GET /v1/models`
+    /// `GET /v1/models`, which is `GET /anthropic/v1/models` as well.
     Models,
-    /// `GET /v1/models/{model}`
+    /// `GET /v1/models/{model}`, under `/anthropic` as well.
     Model,
     /// Whatever else a route names, at the paths that it names.
     PassThrough,
@@ -90,11 +94,13 @@ const MODEL_ROOT: &str = "/v1/models/";
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Embeddings,
         Self::Responses,
+        Self::CompactResponse,
+        Self::CountInputTokens,
         Self::Messages,
         Self::CountTokens,
         Self::Rerank,
@@ -143,6 +149,8 @@ impl Operation {
             Self::Completions => &["/v1/completions"],
             Self::Embeddings => &["/v1/embeddings"],
             Self::Responses => &["/v1/responses"],
+            Self::CompactResponse => &["/v1/responses/compact"],
+            Self::CountInputTokens => &["/v1/responses/input_tokens"],
             Self::Messages => &["/v1/messages", "/anthropic/v1/messages"],
             Self::CountTokens => &["/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens"],
             Self::Rerank => &["/v1/rerank", "/v2/rerank", "/rerank"],
@@ -155,15 +163,16 @@ impl Operation {
             Self::Translations => &["/v1/audio/translations"],
             Self::Tokenize => &["/tokenize"],
             Self::Detokenize => &["/detokenize"],
-            Self::Models => &["/v1/models"],
-            Self::Model => &["/v1/models/{model}"],
+            Self::Models => &["/v1/models", "/anthropic/v1/models"],
+            Self::Model => &["/v1/models/{model}", "/anthropic/v1/models/{model}"],
             Self::PassThrough => &[],
         }
     }
 
     /// The name in the path of [`Operation::Model`], as it was sent.
     pub fn model_in_path<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
-        let name = without_query(path).strip_prefix(prefix)?.strip_prefix(MODEL_ROOT)?;
+        let path = without_query(path).strip_prefix(prefix)?;
+        let name = path.strip_prefix(ANTHROPIC_MOUNT).unwrap_or(path).strip_prefix(MODEL_ROOT)?;
         Some(name).filter(|name| !name.is_empty())
     }
 
@@ -192,7 +201,10 @@ impl Operation {
 
     /// Whether a model writes an answer, whose length a request can bound.
     pub const fn generates(self) -> bool {
-        matches!(self, Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages)
+        matches!(
+            self,
+            Self::ChatCompletions | Self::Completions | Self::Responses | Self::CompactResponse | Self::Messages
+        )
     }
 
     /// Which tokens it may use: the one place where that is decided. What counts tokens or cuts text into them uses none, as no
@@ -200,13 +212,18 @@ impl Operation {
     /// models, so they may.
     pub const fn token_use(self) -> TokenUse {
         match self {
-            Self::CountTokens | Self::Tokenize | Self::Detokenize | Self::Models | Self::Model | Self::PassThrough => {
-                TokenUse::None
-            }
+            Self::CountInputTokens
+            | Self::CountTokens
+            | Self::Tokenize
+            | Self::Detokenize
+            | Self::Models
+            | Self::Model
+            | Self::PassThrough => TokenUse::None,
             Self::Embeddings | Self::Rerank | Self::Score => TokenUse::Input,
             Self::ChatCompletions
             | Self::Completions
             | Self::Responses
+            | Self::CompactResponse
             | Self::Messages
             | Self::ImageGenerations
             | Self::ImageEdits
@@ -245,10 +262,10 @@ impl Operation {
     /// ones, which the convention allows: those of Envoy AI Gateway where it has one.
     pub const fn metric_name(self) -> &'static str {
         match self {
-            Self::ChatCompletions | Self::Responses | Self::Messages => "chat",
+            Self::ChatCompletions | Self::Responses | Self::CompactResponse | Self::Messages => "chat",
             Self::Completions => "text_completion",
             Self::Embeddings => "embeddings",
-            Self::CountTokens => "count_tokens",
+            Self::CountInputTokens | Self::CountTokens => "count_tokens",
             Self::Rerank => "rerank",
             Self::Score => "score",
             Self::ImageGenerations => "image_generation",
@@ -303,6 +320,8 @@ mod tests {
             ("POST", "/v1/completions", Operation::Completions),
             ("POST", "/v1/embeddings", Operation::Embeddings),
             ("POST", "/v1/responses", Operation::Responses),
+            ("POST", "/v1/responses/compact", Operation::CompactResponse),
+            ("POST", "/v1/responses/input_tokens", Operation::CountInputTokens),
             ("POST", "/v1/messages", Operation::Messages),
             ("POST", "/anthropic/v1/messages", Operation::Messages),
             ("POST", "/v1/messages/count_tokens", Operation::CountTokens),
@@ -321,7 +340,9 @@ mod tests {
             ("POST", "/tokenize", Operation::Tokenize),
             ("POST", "/detokenize", Operation::Detokenize),
             ("GET", "/v1/models", Operation::Models),
+            ("GET", "/anthropic/v1/models", Operation::Models),
             ("GET", "/v1/models/meta/llama%2F3", Operation::Model),
+            ("GET", "/anthropic/v1/models/meta/llama%2F3", Operation::Model),
         ] {
             assert_eq!(Operation::resolve(method, path, ""), Ok(operation));
         }

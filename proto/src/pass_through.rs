@@ -61,10 +61,16 @@ impl PathPattern {
         }
     }
 
-    /// The path of an operation of ours that it would hide.
+    /// The path of an operation of ours that it would hide. Those that lie below another one (`/v1/responses/compact`) may be named: a
+    /// route means what else is there, and operations come first.
     fn hides(&self) -> Option<&'static str> {
-        let mut paths = Operation::ALL.into_iter().flat_map(|operation| operation.paths().iter().copied());
-        paths.find(|served| {
+        let paths = || Operation::ALL.into_iter().flat_map(|operation| operation.paths().iter().copied());
+        let is_below = |served: &str| {
+            paths().any(|other| {
+                served.strip_prefix(other).is_some_and(|rest| rest.starts_with('/') && !rest.contains('{'))
+            })
+        };
+        paths().filter(|served| !is_below(served)).find(|served| {
             // A model's name may be anything, so its path is all that begins as it does.
             let (served, is_open) = served.strip_suffix("{model}").map_or((*served, false), |root| (root, true));
             match self.extent {
@@ -246,8 +252,15 @@ mod tests {
             assert!(matches!(text.parse::<PathPattern>(), Err(PatternError::Hides { .. })), "{text}");
         }
         // What lies below an operation, or beside it, is not served.
-        for text in ["/v1/responses/*", "/v1/audio/voices", "/v1/files/*", "/anthropic/v1/messages/batches", "/score/*"]
-        {
+        for text in [
+            "/v1/responses/*",
+            "/v1/responses/compact",
+            "/v1/audio/voices",
+            "/v1/files/*",
+            "/v1/messages/*",
+            "/anthropic/v1/messages/batches",
+            "/score/*",
+        ] {
             assert!(text.parse::<PathPattern>().is_ok(), "{text}");
         }
     }

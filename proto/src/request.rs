@@ -81,6 +81,8 @@ pub struct RequestScan {
     pub model_syntax: ModelSyntax,
     /// Whether the client asked for a stream (`"stream": true`, or what lax servers read so).
     pub stream: bool,
+    /// Whether the client asked for an answer that it fetches later (`"background": true` of the Responses API).
+    pub background: bool,
     /// The state of `stream_options.include_usage`, and where to splice it.
     pub include_usage: IncludeUsage,
     /// The largest of `max_tokens`, `max_completion_tokens` and `n_predict` that is present, in tokens; for Responses
@@ -117,6 +119,7 @@ impl RequestScan {
             model_span: 0..0,
             model_syntax: ModelSyntax::Nowhere,
             stream: false,
+            background: false,
             include_usage: IncludeUsage::Requested,
             max_tokens: None,
             bounds: OutputBounds::default(),
@@ -407,6 +410,7 @@ struct Fields {
     model: Option<StringSpan>,
     stream: bool,
     stream_options: Option<IncludeUsage>,
+    background: bool,
     bounds: OutputBounds,
     /// The most that any field asks for.
     choices: Option<u64>,
@@ -435,6 +439,9 @@ impl Fields {
         match field {
             FieldName::Model => self.read_model(scanner)?,
             FieldName::Stream => self.stream = Switch::scan(scanner)?.ok_or(ScanError::NotASwitch(name))?.is_on(),
+            FieldName::Background => {
+                self.background = Switch::scan(scanner)?.ok_or(ScanError::NotASwitch(name))?.is_on()
+            }
             FieldName::StreamOptions => self.stream_options = Some(IncludeUsage::scan(scanner)?),
             FieldName::Bound(bound) => {
                 let (span, tokens) = read_count(name, scanner)?;
@@ -475,6 +482,7 @@ impl Fields {
             model_span,
             model_syntax: ModelSyntax::JsonString,
             stream: self.stream,
+            background: self.background,
             include_usage: self.stream_options.unwrap_or(IncludeUsage::Absent { insert_at: closing_brace }),
             max_tokens: self.bounds.largest(operation),
             bounds: self.bounds,

@@ -9,7 +9,7 @@ use attache_proto::Usage;
 
 use super::estimate::Estimate;
 use super::subject::{CounterKey, Subject};
-use super::{Cap, CostContext, CounterState, Enforcement, Keeper, Limit};
+use super::{Cap, CostContext, CounterState, Enforcement, Keeper, Limit, Quantity};
 
 /// What one request asks for, over all of its limits at once: granted whole or refused whole.
 #[derive(Debug, Clone)]
@@ -65,6 +65,17 @@ impl ReserveRequest {
             holds,
             judge: Judge::Anyone,
         }
+    }
+
+    /// Whether a limit that refuses counts what its answer uses: tokens of any kind, or what they cost.
+    pub fn counts_tokens(&self) -> bool {
+        self.holds.iter().any(|hold| {
+            let counts = match hold.limit.quantity {
+                Quantity::Tokens(_) | Quantity::Weighted(_) | Quantity::Money(_) => true,
+                Quantity::Requests | Quantity::Concurrency => false,
+            };
+            counts && hold.limit.enforcement == Enforcement::Refuse
+        })
     }
 
     /// The same reservation for an answer that may have so many tokens at most.
@@ -221,7 +232,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::super::tests::{limit, nobody};
-    use super::super::{Condition, Cost, Dimension, Expected, Mode, Priority, Quantity};
+    use super::super::{Condition, Cost, Dimension, Expected, Mode, Priority};
     use super::*;
 
     const ESTIMATE: Estimate = Estimate { input: 100, input_at_most: 200, output: 20, output_at_most: 50 };

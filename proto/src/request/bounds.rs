@@ -65,6 +65,8 @@ impl OutputBounds {
         match operation {
             Operation::Responses => bound(BoundName::MaxOutputTokens),
             Operation::Messages => bound(BoundName::MaxTokens),
+            // Its API has none, so a server heeds none.
+            Operation::CompactResponse => None,
             _ => bound(BoundName::MaxTokens).max(bound(BoundName::MaxCompletionTokens)).max(bound(BoundName::NPredict)),
         }
     }

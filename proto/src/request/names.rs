@@ -15,11 +15,13 @@ pub(super) enum FieldName {
     StreamOptions,
     Bound(BoundName),
     Choices,
+    Background,
     Prompt(PromptField),
 }
 
 /// The names of all fields that are acted on, by some operation or other.
-const NAMES: [&str; 36] = [
+const NAMES: [&str; 37] = [
+    "background",
     "best_of",
     "cache_salt",
     "chat_template",
@@ -73,6 +75,8 @@ impl FieldName {
             "max_output_tokens" => Self::Bound(BoundName::MaxOutputTokens),
             "n_predict" => Self::Bound(BoundName::NPredict),
             "n" | "best_of" | "n_cmpl" => Self::Choices,
+            // Others do not know it.
+            "background" if operation == Operation::Responses => Self::Background,
             known => Self::Prompt(PromptField::of(operation, known.as_bytes())?),
         };
         Some((field, known))

@@ -52,8 +52,13 @@ impl PromptField {
     /// The field of that name. Sampling fields are none: they leave the prompt as it is.
     pub(super) fn of(operation: Operation, name: &[u8]) -> Option<Self> {
         use Operation::{
-            ChatCompletions, Completions, CountTokens, Embeddings, ImageEdits, ImageGenerations, Messages, Rerank,
-            Responses, Score, Speech, Tokenize,
+            ChatCompletions, CompactResponse, Completions, CountInputTokens, CountTokens, Embeddings, ImageEdits,
+            ImageGenerations, Messages, Rerank, Responses, Score, Speech, Tokenize,
+        };
+        // Their bodies are those of a response.
+        let operation = match operation {
+            CompactResponse | CountInputTokens => Responses,
+            operation => operation,
         };
         Some(match (operation, name) {
             // vLLM embeds chats too.

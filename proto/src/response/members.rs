@@ -29,7 +29,7 @@ impl Form {
         match operation {
             Operation::ChatCompletions => Some(Self::Chat),
             Operation::Completions => Some(Self::Completions),
-            Operation::Responses => Some(Self::Responses),
+            Operation::Responses | Operation::CompactResponse => Some(Self::Responses),
             Operation::Messages => Some(Self::Messages),
             Operation::Embeddings | Operation::Rerank | Operation::Score => Some(Self::Ranks),
             Operation::ImageGenerations
@@ -38,7 +38,8 @@ impl Form {
             | Operation::Speech
             | Operation::Transcriptions
             | Operation::Translations => Some(Self::Media),
-            Operation::CountTokens
+            Operation::CountInputTokens
+            | Operation::CountTokens
             | Operation::Tokenize
             | Operation::Detokenize
             | Operation::Models
