@@ -1,15 +1,15 @@
 //! What a complete request asks for: what its body says, and the rule that serves it.
 
+use attache_proto::Operation;
 use attache_proto::multipart;
 use attache_proto::request::{self, RequestScan, ScanError};
-use attache_proto::{Dialect, Operation};
 
 use super::Head;
 use super::event::LocalResponse;
 use super::plan::{malformed, model_not_found, no_backend, not_served, quoted};
 use crate::config::Config;
 use crate::config::model::RuleId;
-use crate::route::{self, Resolution};
+use crate::route::{self, Resolution, models};
 
 /// What a request asks for.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Asked {
                     .map_err(|error| malformed(&error, head.dialect))?;
                 let header = |name: &str| head.headers.only(name);
                 let resolution = route::resolve(config, &scan.model, head.caller.as_ref(), header);
-                Self::resolved(resolution, scan, head.dialect, config)
+                Self::resolved(resolution, scan, head, config)
             }
         }
     }
@@ -51,7 +51,7 @@ impl Asked {
                     },
                     here => here,
                 };
-                Self::resolved(resolution, scan, head.dialect, config)
+                Self::resolved(resolution, scan, head, config)
             }
             Ok(None) => {
                 let (rule, model) = passage.first().ok_or_else(|| no_backend(head.dialect))?;
@@ -63,15 +63,19 @@ impl Asked {
     fn resolved(
         resolution: Resolution,
         scan: RequestScan,
-        dialect: Dialect,
+        head: &Head,
         config: &Config,
     ) -> Result<Self, LocalResponse> {
+        let dialect = head.dialect;
         match resolution {
             Resolution::Rule(rule) => Ok(Self { scan, rule }),
             Resolution::NotAttached => {
                 Err(LocalResponse::refusal(&config.gate.key_not_attached(quoted(&scan.model), dialect)))
             }
-            Resolution::Unknown => Err(model_not_found(&scan.model, dialect)),
+            Resolution::Unknown => {
+                let similar = models::similar(config, head.caller.as_ref(), &scan.model);
+                Err(model_not_found(&scan.model, similar, dialect))
+            }
         }
     }
 }

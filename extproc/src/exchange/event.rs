@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attache_gate::Refusal;
+use attache_proto::headers::{REQUEST_ID, UPSTREAM_REQUEST_ID};
 use attache_proto::{ApiError, Dialect};
 use bytes::Bytes;
 
@@ -131,6 +132,14 @@ impl Mutations {
         self.remove
             .extend(UPSTREAM_RATE_LIMITS.into_iter().filter(|name| !kept(name) && response.bytes(name).is_some()));
         self.set.extend(ours);
+    }
+
+    /// Gives the response the id of its request; the upstream's own goes on beside it.
+    pub(super) fn tell_request_id(&mut self, id: &str, response: &Headers) {
+        if let Some(theirs) = response.get(REQUEST_ID).filter(|theirs| *theirs != id) {
+            self.set.push((UPSTREAM_REQUEST_ID, theirs.to_owned()));
+        }
+        self.set.push((REQUEST_ID, id.to_owned()));
     }
 
     /// Adds nothing for which there is no room: Envoy takes no more headers than that, and would answer with a bare 500 for one

@@ -167,6 +167,7 @@ impl Exchange {
     /// [`OutOfOrder`] when they came before.
     pub fn request_headers(&mut self, headers: Headers, end: End, now: Instant) -> Result<Action, OutOfOrder> {
         let Phase::Headers = self.phase else { return Err(self.out_of_order("request headers")) };
+        self.note(|summary| summary.request_id = request_id(&headers));
         let head = RequestHead::read(headers.iter());
         let (verdict, dialect) = (self.config.gate.check(&head, self.began), self.config.gate.dialect(&head));
         let passed = match verdict {
@@ -175,8 +176,7 @@ impl Exchange {
         };
         self.note(|summary| summary.operation = Some(passed.operation));
         if !passed.operation.is_forwarded() {
-            let path = headers.get(":path").unwrap_or_default();
-            return Ok(self.respond(models::answer(&self.config, &passed, path), now));
+            return Ok(self.respond(models::answer(&self.config, &passed, &headers), now));
         }
         let body = match BodyBuffer::new(&headers, passed.operation, self.config.settings.max_body_bytes) {
             Ok(body) => body,
@@ -283,6 +283,9 @@ impl Exchange {
             && backend.affinity.debug_headers == DebugHeaders::Shown
         {
             mutations.set.push((headers::DECISION, plan.decision(backend)));
+        }
+        if let Some(id) = self.request_id() {
+            mutations.tell_request_id(id, headers);
         }
         mutations.keep_within_bounds_of(headers);
         self.phase = Phase::Answering(Box::new(Answering::new(*plan, answer)));
@@ -499,8 +502,9 @@ impl Exchange {
         }
     }
 
-    fn respond(&mut self, response: LocalResponse, now: Instant) -> Action {
+    fn respond(&mut self, mut response: LocalResponse, now: Instant) -> Action {
         self.phase = Phase::Over;
+        response.headers.extend(self.request_id().map(|id| (headers::REQUEST_ID, id.to_owned())));
         self.end(Outcome::Local { status: response.status, reason: response.reason }, now);
         Action::Respond(response)
     }
@@ -533,6 +537,10 @@ impl Exchange {
 
     fn backend(&self, plan: &Plan) -> Option<&Backend> {
         self.config.backends.get(plan.backend)
+    }
+
+    fn request_id(&self) -> Option<&str> {
+        self.summary.as_ref()?.request_id.as_deref()
     }
 
     fn tenant(&self) -> Option<&str> {
@@ -573,4 +581,12 @@ fn refusal_at_the_gate(refusal: &Refusal, request: &Headers) -> LocalResponse {
         response.headers.extend(verdict.map(|verdict| (headers::VERDICT, verdict)));
     }
     response
+}
+
+/// What a request is called, as far as that can stand in headers and logs: Envoy's own ids have 36 bytes, and a client's may be anything.
+fn request_id(headers: &Headers) -> Option<Arc<str>> {
+    const LONGEST_BYTES: usize = 128;
+    let id = headers.only(headers::REQUEST_ID)?;
+    let is_plain = !id.is_empty() && id.len() <= LONGEST_BYTES && id.bytes().all(|byte| byte.is_ascii_graphic());
+    is_plain.then(|| id.into())
 }

@@ -72,7 +72,7 @@ pub(super) fn plan(
 ) -> Result<Plan, LocalResponse> {
     let dialect = head.dialect;
     let Asked { scan, rule: rule_id } = Asked::read(body, head, config)?;
-    let unknown = || model_not_found(&scan.model, dialect);
+    let unknown = || model_not_found(&scan.model, None, dialect);
     let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
     let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
     let request = Request {
@@ -140,6 +140,9 @@ pub(super) fn plan(
     let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
     let limits = limits.filter(|limit| limit.quantity.is_used_by(tokens, &context));
     let reservation = ReserveRequest::new(limits, &subject, estimate);
+    if scan.background && reservation.counts_tokens() {
+        return Err(not_in_the_background(dialect));
+    }
     let unreported = Unreported::new(head.operation, &scan, &estimate);
     let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens());
     let output = Output::new(scan, head.operation, &input, &reservation);
@@ -253,9 +256,14 @@ pub(super) fn malformed(error: &ScanError, dialect: Dialect) -> LocalResponse {
     LocalResponse::error(&error, dialect, "invalid_request")
 }
 
-pub(super) fn model_not_found(model: &str, dialect: Dialect) -> LocalResponse {
+/// `similar` is the model that the caller may have meant.
+pub(super) fn model_not_found(model: &str, similar: Option<&str>, dialect: Dialect) -> LocalResponse {
     let model = quoted(model);
-    let message = format!("the model `{model}` does not exist here; GET /v1/models lists those that do");
+    let way_out = match similar {
+        Some(similar) => format!("did you mean `{similar}`?"),
+        None => "GET /v1/models lists those that do".to_owned(),
+    };
+    let message = format!("the model `{model}` does not exist here; {way_out}");
     LocalResponse::error(&ApiError::new(ErrorKind::ModelNotFound, message), dialect, "model_not_found")
 }
 
@@ -270,6 +278,15 @@ pub(super) fn not_served(scan: &RequestScan, head: &Head) -> LocalResponse {
 pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {
     let message = "no backend serves this endpoint at the moment; try again later";
     LocalResponse::error(&ApiError::new(ErrorKind::Unavailable, message), dialect, "no_backend")
+}
+
+/// The usage of an answer that is made in the background comes to light when somebody fetches it, if ever: a budget would be
+/// charged for the word that it is queued.
+fn not_in_the_background(dialect: Dialect) -> LocalResponse {
+    let message = "`background` cannot be used here, as this model is under a limit on tokens and the answer's use would not be \
+                   seen; send the request without it, or with `stream`";
+    let error = ApiError::new(ErrorKind::InvalidRequest, message).with_param("background");
+    LocalResponse::error(&error, dialect, "invalid_request")
 }
 
 /// A limit that nobody can read must not be one that nobody has to keep to.

@@ -8,10 +8,12 @@ use attache_proto::{Operation, Usage};
 use crate::affinity::Reason;
 use crate::limit::{CounterState, Enforcement, Hold, Mode, Quantity, Refused, Settlement};
 
-/// One exchange, looked back upon. Every text in it comes from the configuration or from a fixed list, so all of it may
-/// become a label.
+/// One exchange, looked back upon. Every text in it but the request's id comes from the configuration or from a fixed list, so all of it
+/// may become a label.
 #[derive(Debug, Clone)]
 pub struct Summary {
+    /// What the request is called in everybody's logs. Never a label.
+    pub request_id: Option<Arc<str>>,
     /// What was called, if that was found out.
     pub operation: Option<Operation>,
     /// The model asked for, if a route knows it.
@@ -46,6 +48,7 @@ impl Summary {
     /// Of an exchange that has just begun.
     pub(super) fn new() -> Self {
         Self {
+            request_id: None,
             operation: None,
             model: None,
             served_model: None,

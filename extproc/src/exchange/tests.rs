@@ -217,6 +217,30 @@ fn set<'a>(mutations: &'a Mutations, name: &str) -> Option<&'a str> {
 }
 
 #[test]
+fn every_answer_has_the_id_of_its_request_and_an_upstreams_own_goes_on_beside_it() {
+    let id = ("x-request-id", "f83bf848-70f8-4a85-8dca-fa5de5a02d65");
+    let mut table = Table::set(Profile::Streamed);
+    let Action::Respond(refusal) = table.post(&chat("nobody"), &[id]) else { panic!() };
+    assert!(refusal.headers.contains(&("x-request-id", id.1.to_owned())), "{refusal:?}");
+
+    for (theirs, shown) in [(None, None), (Some(id.1), None), (Some("req_upstream"), Some("req_upstream"))] {
+        let mut table = Table::set(Profile::Streamed);
+        released(table.post(&chat("assistant"), &[id]));
+        let mut answer = vec![(":status", "200")];
+        answer.extend(theirs.map(|theirs| ("x-request-id", theirs)));
+        let action = table.exchange.response_headers(&headers_of(&answer), End::More, None, table.now).unwrap();
+        let Action::Answer(Reply::ResponseHeaders(mutations)) = action else { panic!("{action:?}") };
+        assert_eq!((set(&mutations, "x-request-id"), set(&mutations, "x-upstream-request-id")), (Some(id.1), shown));
+    }
+    // What a client makes of it is neither repeated nor written to a log.
+    for hostile in ["", "a b", "\u{e9}", &"a".repeat(129)] {
+        let mut table = Table::set(Profile::Streamed);
+        let Action::Respond(refusal) = table.post(&chat("nobody"), &[("x-request-id", hostile)]) else { panic!() };
+        assert_eq!(refusal.headers.iter().find(|(name, _)| *name == "x-request-id"), None, "{hostile}");
+    }
+}
+
+#[test]
 fn a_request_is_released_with_its_route_its_replicas_and_the_models_name() {
     let mut table = Table::set(Profile::Streamed);
     let (mutations, bodies) = released(table.post(&chat("assistant"), &[]));

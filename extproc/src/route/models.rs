@@ -1,23 +1,34 @@
 //! The answers to `GET /v1/models` and `GET /v1/models/{model}`: the models that this caller may ask for, as OpenAI's API
-//! describes them.
+//! describes them or Anthropic's.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use attache_gate::Caller;
+use attache_proto::Dialect;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::config::model::Rule;
 
-/// The list, as JSON text. A model that several rules serve is listed once, as the first of them describes it.
-pub fn list(config: &Config, caller: Option<&Caller>) -> String {
+/// The list, as JSON text. A model that several rules serve is listed once, as the first of them describes it. Anthropic's API lists in
+/// pages; this is one of all.
+pub fn list(config: &Config, caller: Option<&Caller>, dialect: Dialect) -> String {
     let mut seen = HashSet::new();
     let models: Vec<_> = served(config, caller)
         .filter(|(_, model)| seen.insert(*model))
-        .map(|(rule, model)| description(rule, model))
+        .map(|(rule, model)| description(rule, model, dialect))
         .collect();
-    json!({"object": "list", "data": models}).to_string()
+    let id = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
+    match dialect {
+        Dialect::OpenAi => json!({"object": "list", "data": models}),
+        Dialect::Anthropic => {
+            let (first, last) = (id(models.first()), id(models.last()));
+            json!({"data": models, "has_more": false, "first_id": first, "last_id": last})
+        }
+    }
+    .to_string()
 }
 
 /// What there is of one model.
@@ -32,13 +43,34 @@ pub enum Item {
 }
 
 /// One item of the list. `name` is as a path has it: what is not there as it stands is looked for without its percent-escapes.
-pub fn item(config: &Config, caller: Option<&Caller>, name: &str) -> Item {
+pub fn item(config: &Config, caller: Option<&Caller>, name: &str, dialect: Dialect) -> Item {
     let unescaped = unescaped(name);
     let names = || [Some(name), unescaped.as_deref()].into_iter().flatten();
     if let Some((rule, model)) = names().find_map(|name| served(config, caller).find(|(_, model)| ***model == *name)) {
-        return Item::Listed(description(rule, model).to_string());
+        return Item::Listed(description(rule, model, dialect).to_string());
     }
     if names().any(|name| config.rules_by_model.contains_key(name)) { Item::NotAttached } else { Item::Unknown }
+}
+
+/// The model that this caller may have meant by a name that nobody knows. Only short names are compared, and few: whoever sends wrong
+/// ones without end gets no work done by it.
+pub fn similar<'c>(config: &'c Config, caller: Option<&Caller>, name: &str) -> Option<&'c str> {
+    const LONGEST: usize = 64;
+    const COMPARED: usize = 256;
+    const MOST_EDITS: usize = 3;
+    if name.len() > LONGEST {
+        return None;
+    }
+    let wanted = name.to_lowercase();
+    served(config, caller)
+        .map(|(_, model)| &**model)
+        .filter(|model| model.len() <= LONGEST && model.len().abs_diff(wanted.len()) <= MOST_EDITS)
+        .take(COMPARED)
+        .map(|model| (strsim::osa_distance(&wanted, &model.to_lowercase()), model))
+        // A short name is another one after few edits.
+        .filter(|(edits, model)| *edits <= MOST_EDITS.min(model.len() / 3))
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, model)| model)
 }
 
 /// A name without its percent-escapes (RFC 3986, section 2.1); `None` if there are none, or if they are wrong.
@@ -68,13 +100,20 @@ fn served<'c>(config: &'c Config, caller: Option<&Caller>) -> impl Iterator<Item
         .flat_map(|rule| rule.matches.iter().map(move |rule_match| (rule, &rule_match.model)))
 }
 
-fn description(rule: &Rule, model: &str) -> Value {
-    json!({
-        "id": model,
-        "object": "model",
-        "created": rule.models_created_at,
-        "owned_by": *rule.models_owned_by,
-    })
+fn description(rule: &Rule, model: &str, dialect: Dialect) -> Value {
+    match dialect {
+        Dialect::OpenAi => json!({
+            "id": model,
+            "object": "model",
+            "created": rule.models_created_at,
+            "owned_by": *rule.models_owned_by,
+        }),
+        Dialect::Anthropic => {
+            let created = i64::try_from(rule.models_created_at).ok().and_then(|it| Timestamp::from_second(it).ok());
+            let created = created.unwrap_or(Timestamp::UNIX_EPOCH);
+            json!({"type": "model", "id": model, "display_name": model, "created_at": created.to_string()})
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use tracing::debug;
 
 use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary, UPSTREAM_KEY_REFUSED};
 use crate::limit::{CostProgram, LedgerStats, StoreState};
@@ -393,6 +394,15 @@ impl Telemetry {
 
     /// An exchange is over.
     pub fn observe(&self, summary: &Summary) {
+        debug!(
+            target: "attache::request",
+            request_id = summary.request_id.as_deref(),
+            route = summary.route.as_deref(),
+            model = summary.model.as_deref(),
+            outcome = outcome(summary.outcome),
+            duration_ms = summary.duration.as_millis(),
+            "request"
+        );
         let unknown = || Arc::from("");
         self.requests
             .get_or_create(&OutcomeLabels {

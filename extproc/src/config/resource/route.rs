@@ -54,7 +54,7 @@ pub(in crate::config) struct BackendRef {
 }
 
 /// The default of the CRD.
-const MODELS_OWNED_BY: &str = "Envoy AI Gateway";
+const MODELS_OWNED_BY: &str = "attache";
 
 impl Spec for Route {
     const KIND: &'static str = "AIGatewayRoute";

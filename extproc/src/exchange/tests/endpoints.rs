@@ -42,11 +42,19 @@ const ALL_KINDS: &str = r#"
 impl Table {
     /// Sends a request of any kind, whole.
     fn send(&mut self, method: &str, path: &str, content_type: &str, body: &[u8]) -> Action {
+        match content_type {
+            "" => self.ask(method, path, &[], body),
+            content_type => self.ask(method, path, &[("content-type", content_type)], body),
+        }
+    }
+
+    /// The same with other headers.
+    fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Action {
         self.again();
         let length = body.len().to_string();
         let mut head = vec![(":method", method), (":path", path), ("x-api-key", "secret")];
-        if !content_type.is_empty() {
-            head.push(("content-type", content_type));
+        head.extend(headers);
+        if !body.is_empty() {
             head.push(("content-length", &length));
         }
         let end = if body.is_empty() { End::Last } else { End::More };
@@ -361,4 +369,81 @@ fn one_model_is_described_where_the_list_has_it() {
         assert_eq!((status, &answer["error"]["code"]), (404, &json!("model_not_found")), "{name}");
         assert!(answer["error"]["message"].as_str().unwrap().contains(shown), "{answer}");
     }
+}
+
+#[test]
+fn models_are_described_in_the_form_of_the_api_that_asks() {
+    let ask = |path: &str, headers: &[(&str, &str)]| {
+        let mut table = Table::set(Profile::Streamed);
+        refused(table.ask("GET", path, headers, b""))
+    };
+    for (path, headers) in [
+        ("/v1/models", &[("anthropic-version", "2023-06-01")][..]),
+        ("/anthropic/v1/models", &[]),
+        ("/anthropic/v1/models?limit=1000", &[]),
+    ] {
+        let (status, _, list) = ask(path, headers);
+        let model = json!({"type": "model", "id": "assistant", "display_name": "assistant",
+                           "created_at": "1970-01-01T00:00:00Z"});
+        assert_eq!((status, &list["data"][0], &list["has_more"]), (200, &model, &json!(false)), "{path}: {list}");
+        assert_eq!((&list["first_id"], &list["last_id"]), (&json!("assistant"), &json!("metered")), "{path}: {list}");
+    }
+    let (_, _, list) = ask("/v1/models", &[]);
+    let model = json!({"id": "assistant", "object": "model", "created": 0, "owned_by": "attache"});
+    assert_eq!((&list["object"], &list["data"][0]), (&json!("list"), &model));
+    let (status, _, model) = ask("/anthropic/v1/models/assistant", &[]);
+    assert_eq!((status, &model["type"]), (200, &json!("model")));
+    let (status, _, error) = ask("/anthropic/v1/models/nobody", &[]);
+    assert_eq!((status, &error["error"]["type"]), (404, &json!("not_found_error")));
+}
+
+#[test]
+fn a_mistyped_model_is_told_which_one_may_have_been_meant_if_the_key_may_call_it() {
+    let told = |yaml: &str, model: &str| {
+        let outcome = config::compile(Documents::from_text("test.yaml", yaml), Default::default(), 1, None).unwrap();
+        let mut table = Table::set(Profile::Streamed);
+        table.config = Arc::new(outcome.config);
+        let body = json!({"model": model, "messages": []}).to_string();
+        let (status, _, answer) = refused(table.send("POST", "/v1/chat/completions", JSON, body.as_bytes()));
+        assert_eq!(status, 404, "{answer}");
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    for mistyped in ["asistant", "Assistant", "assistnat"] {
+        assert!(told(YAML, mistyped).contains("did you mean `assistant`?"), "{}", told(YAML, mistyped));
+    }
+    for other in ["gpt-4o", "a", &"assistant".repeat(100)] {
+        assert!(told(YAML, other).contains("GET /v1/models"), "{}", told(YAML, other));
+    }
+    let without = YAML.replace("routes: [unified, limited]", "routes: [limited]");
+    assert!(!told(&without, "asistant").contains("`assistant`"));
+}
+
+#[test]
+fn an_answer_in_the_background_is_refused_where_its_tokens_would_be_counted() {
+    for (switch, status) in [("true", 400), ("1", 400), ("\"true\"", 400), ("false", 0), ("null", 0)] {
+        let mut table = Table::set(Profile::Streamed);
+        let body = format!(r#"{{"model":"metered","input":"a","background":{switch},"max_output_tokens":90000}}"#);
+        let action = table.send("POST", "/v1/responses", JSON, body.as_bytes());
+        if status == 0 {
+            assert!(matches!(action, Action::Reserve(_)), "{switch}: {action:?}");
+            continue;
+        }
+        let (refused, _, answer) = refused(action);
+        assert_eq!((refused, &answer["error"]["param"]), (status, &json!("background")), "{switch}");
+    }
+    let mut table = Table::set(Profile::Streamed);
+    let body = br#"{"model":"assistant","input":"a","background":true}"#;
+    assert!(matches!(table.send("POST", "/v1/responses", JSON, body), Action::Release(_)), "nothing is counted");
+}
+
+#[test]
+fn what_codex_calls_beside_responses_is_served_and_counted_as_what_it_uses() {
+    let body =
+        br#"{"model":"metered","input":[{"role":"user","content":"a long conversation"}],"instructions":"short"}"#;
+    let mut table = Table::set(Profile::Streamed);
+    let Action::Reserve(request) = table.send("POST", "/v1/responses/compact", JSON, body) else { panic!() };
+    assert!(request.estimate.input > 0 && request.estimate.output > 0, "{request:?}");
+    let mut table = Table::set(Profile::Streamed);
+    let action = table.send("POST", "/v1/responses/input_tokens", JSON, body);
+    assert!(matches!(action, Action::Release(_)), "no tokens, so no limit on tokens: {action:?}");
 }
