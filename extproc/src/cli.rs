@@ -79,8 +79,8 @@ struct SettingsArgs {
     /// A path before `/v1/...`, such as /enterpriseai/gateway.
     #[arg(long, env = "ATTACHE_PATH_PREFIX", default_value = "", value_parser = path_prefix)]
     path_prefix: String,
-    /// The largest request body, in bytes or as 512KiB, 16MiB.
-    #[arg(long, env = "ATTACHE_MAX_BODY", default_value = "16MiB", value_parser = byte_size)]
+    /// The largest request body, in bytes or as 512KiB, 32MiB.
+    #[arg(long, env = "ATTACHE_MAX_BODY", default_value = "32MiB", value_parser = byte_size)]
     max_body: u64,
     /// The status of an answer to a key that is known, but not attached to what it calls.
     #[arg(long, env = "ATTACHE_UNATTACHED_STATUS", default_value = "401", value_name = "401|403")]
@@ -377,7 +377,7 @@ fn log(format: LogFormat) {
 }
 
 /// A request costs us about 0.3 to 0.4 of what Envoy and we use for it together, so a third of the cores is ours; workers
-/// beyond that only wake each other. Never one alone: reading a body of 16 MiB takes tens of milliseconds, in which every
+/// beyond that only wake each other. Never one alone: reading a body of 32 MiB takes tens of milliseconds, in which every
 /// other stream would stand still. (At eight connections on two cores, two workers against one, alternating: CPU per request
 /// 73-76 against 74-75 us, added p99 0.9-1.5 against 2.0-3.3 ms.)
 fn default_workers() -> usize {

@@ -10,10 +10,8 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::server::HEALTH_SERVICE;
 use crate::world::World;
-
-/// The name under which Envoy asks for our health.
-const SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
 
 /// Whether requests may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +66,7 @@ impl Announcer {
             Readiness::Ready => ServingStatus::Serving,
             Readiness::Starting | Readiness::NoRoute | Readiness::Draining => ServingStatus::NotServing,
         };
-        self.health.set_service_status(SERVICE, status).await;
+        self.health.set_service_status(HEALTH_SERVICE, status).await;
         self.readiness.send_replace(readiness);
     }
 
@@ -112,7 +110,7 @@ mod tests {
         let reporter = HealthReporter::new();
         let service = HealthService::from_health_reporter(reporter.clone());
         let told = async || {
-            let request = HealthCheckRequest { service: SERVICE.to_owned() };
+            let request = HealthCheckRequest { service: HEALTH_SERVICE.to_owned() };
             service.check(Request::new(request)).await.unwrap().into_inner().status()
         };
         let announcer = Arc::new(Announcer::new(reporter).await);

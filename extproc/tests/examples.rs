@@ -131,6 +131,8 @@ fn options(name: &str) -> StaticOptions {
         wasm: WITH_WASM.contains(&name).then(|| PathBuf::from("/etc/attache/attache_wasm_filter.wasm")),
         admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9901))),
         stats: None,
+        tls: None,
+        cors: None,
     }
 }
 

@@ -22,6 +22,9 @@ pub const DECISION: &str = "x-attache-decision";
 /// That a key has nothing left, from the sidecar to the filter with a refusal: `attache_gate::Exhausted` as JSON. The filter
 /// takes it out of every answer, and believes it of the sidecar's alone.
 pub const EXHAUSTED: &str = "x-attache-exhausted";
+/// The version of HTTP by which a request came, as Envoy names it (`HTTP/1.1`, `HTTP/2`): by it the ext_proc is chosen that can
+/// take the request's trailers. The bootstrap that we render has Envoy write it over whatever a client said; nobody else reads it.
+pub const PROTOCOL: &str = "x-attache-protocol";
 
 /// Which configuration the Wasm filter runs on, from the filter to the sidecar: `attache_gate::ConfigDigest`. Its presence says
 /// that there is a filter.

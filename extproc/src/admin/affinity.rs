@@ -27,7 +27,7 @@ use crate::telemetry::{EndpointState, PoolFigure, PoolFigures};
 /// {"pools": [{"cluster": "default/vllm", "promptTokens": 0, "availableTokens": 0, "predictedTokens": 0, "deliveredTokens": 0,
 ///   "imbalance": null, "sharing": false, "restarts": 0, "droppedNews": 0,
 ///   "index": {"blocks": 0, "bytes": 0, "budgetBytes": 0, "evictions": 0},
-///   "endpoints": [{"endpoint": "10.0.0.1:8000", "state": "up", "inFlight": 0, "ownPendingTokens": 0, "pendingTokens": 0,
+///   "endpoints": [{"endpoint": "10.0.0.1:8000", "state": "up", "failure": null, "inFlight": 0, "ownPendingTokens": 0, "pendingTokens": 0,
 ///     "waiting": null, "running": null, "kvUsage": null, "cacheTokens": null, "trust": 1.0, "weight": 1.0,
 ///     "heldBytes": 0, "routedTokens": 0, "recentTokens": 0}]}]}
 /// ```
@@ -36,7 +36,8 @@ pub(super) async fn show(State(admin): State<Admin>) -> Json<Value> {
     Json(json!({"pools": figures.iter().map(pool).collect::<Vec<_>>()}))
 }
 
-fn pool(PoolFigure { cluster, stats, states }: &PoolFigure) -> Value {
+fn pool(PoolFigure { cluster, stats, states, failures }: &PoolFigure) -> Value {
+    let endpoints = stats.endpoints.iter().zip(states).zip(failures);
     json!({
         "cluster": &**cluster,
         "promptTokens": stats.prompt_tokens,
@@ -53,14 +54,15 @@ fn pool(PoolFigure { cluster, stats, states }: &PoolFigure) -> Value {
             "budgetBytes": stats.index_budget_bytes,
             "evictions": stats.index_evictions,
         },
-        "endpoints": stats.endpoints.iter().zip(states).map(|(stats, state)| endpoint(stats, *state)).collect::<Vec<_>>(),
+        "endpoints": endpoints.map(|((stats, state), failure)| endpoint(stats, *state, failure.as_deref())).collect::<Vec<_>>(),
     })
 }
 
-fn endpoint(stats: &EndpointStats, state: EndpointState) -> Value {
+fn endpoint(stats: &EndpointStats, state: EndpointState, failure: Option<&str>) -> Value {
     json!({
         "endpoint": &*stats.endpoint,
         "state": state.as_str(),
+        "failure": failure,
         "inFlight": stats.own.requests,
         "ownPendingTokens": stats.own.pending_tokens.round(),
         "pendingTokens": stats.pending_tokens.round(),

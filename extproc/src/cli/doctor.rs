@@ -34,7 +34,7 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "TEXT", default_value = "attache")]
     filter: String,
     /// The sidecar's --max-body.
-    #[arg(long, env = "ATTACHE_MAX_BODY", default_value = "16MiB", value_parser = byte_size)]
+    #[arg(long, env = "ATTACHE_MAX_BODY", default_value = "32MiB", value_parser = byte_size)]
     max_body: u64,
     /// Print it for programs.
     #[arg(long)]

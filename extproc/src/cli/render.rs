@@ -13,7 +13,7 @@ use attache::render::envoy_gateway::{
     self, GatewayName, GatewayOptions, GatewayRedis, Ledgers, ServiceName, SidecarForm, WasmSource, is_dns_label,
     is_dns_subdomain,
 };
-use attache::render::{self, ExtprocAddress, StaticOptions};
+use attache::render::{self, Cors, CorsOrigin, ExtprocAddress, ListenTls, StaticOptions};
 use attache_gate::UnknownKeys;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -92,11 +92,45 @@ pub(super) struct StaticArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    cors: CorsArgs,
+    #[command(flatten)]
     settings: SettingsArgs,
+}
+
+/// How Envoy listens with TLS.
+#[derive(Debug, Args)]
+struct TlsArgs {
+    /// The certificate by which Envoy listens with TLS, and those that lead to its authority (PEM), as Envoy sees the file; in clear text
+    /// without.
+    #[arg(long, env = "ATTACHE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM), as Envoy sees the file.
+    #[arg(long, env = "ATTACHE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A file that is written here, by which Envoy reads certificate and key anew when they are replaced; `attache-sds.yaml` beside the
+    /// certificate without. Envoy has to see it under the same path.
+    #[arg(long, env = "ATTACHE_TLS_SDS", value_name = "FILE", requires = "tls_cert")]
+    tls_sds: Option<PathBuf>,
+}
+
+/// Which web pages may call.
+#[derive(Debug, Args)]
+struct CorsArgs {
+    /// An origin whose web pages may call (CORS): https://app.example.com, https://*.example.com for all names below one, or * for
+    /// everybody's. May be given several times; none may without.
+    #[arg(long, env = "ATTACHE_CORS_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
+    cors_origin: Vec<CorsOrigin>,
+    /// Lets those pages send cookies and the like along. Not with `--cors-origin *`.
+    #[arg(long, env = "ATTACHE_CORS_CREDENTIALS", requires = "cors_origin")]
+    cors_credentials: bool,
 }
 
 impl StaticArgs {
     fn run(self) -> Result<ExitCode, String> {
+        let tls = self.tls.listen();
+        let cors = self.cors.cors()?;
         let (config, _) = compile(&self.paths, self.settings)?;
         let options = StaticOptions {
             listen: self.listen,
@@ -105,13 +139,46 @@ impl StaticArgs {
             unknown_keys: self.filter.unknown_keys.into(),
             admin: self.admin,
             stats: self.stats,
+            tls,
+            cors,
         };
         let bootstrap = render::bootstrap(&config, &options).map_err(|error| error.to_string())?;
-        if let (Some(source), Some(wasm)) = (self.wasm_source, options.wasm) {
-            copy(&source, &wasm)?;
+        if let (Some(source), Some(wasm)) = (self.wasm_source, &options.wasm) {
+            copy(&source, wasm)?;
+        }
+        if let Some(tls) = &options.tls {
+            let sds = tls.sds().map_err(|error| error.to_string())?;
+            output::replace(&tls.sds, sds.as_bytes()).map_err(|error| {
+                format!(
+                    "cannot write {}, by which Envoy learns of its certificate: {error}; say with --tls-sds where else it may be",
+                    tls.sds.display()
+                )
+            })?;
         }
         self.output.write(&bootstrap)?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl TlsArgs {
+    fn listen(self) -> Option<ListenTls> {
+        let (certificate, key) = (self.tls_cert?, self.tls_key?);
+        let sds = self.tls_sds.unwrap_or_else(|| certificate.with_file_name("attache-sds.yaml"));
+        Some(ListenTls { certificate, key, sds })
+    }
+}
+
+impl CorsArgs {
+    fn cors(self) -> Result<Option<Cors>, String> {
+        if self.cors_origin.is_empty() {
+            return Ok(None);
+        }
+        if self.cors_credentials && self.cors_origin.contains(&CorsOrigin::Any) {
+            return Err("--cors-credentials with --cors-origin *: everybody's pages could call with the cookies of whoever looks at them; \
+                        name the origins"
+                .to_owned());
+        }
+        Ok(Some(Cors { origins: self.cors_origin, credentials: self.cors_credentials }))
     }
 }
 

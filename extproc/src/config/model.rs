@@ -110,7 +110,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             path_prefix: String::new(),
-            max_body_bytes: 16 * 1024 * 1024,
+            max_body_bytes: 32 * 1024 * 1024,
             unattached_status: UnattachedStatus::default(),
             affinity_secret: SecretSeed::default(),
             secrets_dir: None,

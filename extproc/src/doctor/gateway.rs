@@ -28,6 +28,8 @@ pub(super) struct Gateway<'a> {
 pub(super) struct Filter<'a> {
     pub(super) name: &'a str,
     pub(super) is_disabled: bool,
+    /// As it is configured, with whatever is wrapped around it.
+    pub(super) config: &'a Value,
     pub(super) kind: Kind<'a>,
 }
 
@@ -142,6 +144,6 @@ impl<'a> Filter<'a> {
         } else {
             Kind::Other(config.type_name())
         };
-        Self { name: filter.text("name"), is_disabled: filter.is_true("disabled"), kind }
+        Self { name: filter.text("name"), is_disabled: filter.is_true("disabled"), config, kind }
     }
 }

@@ -86,6 +86,19 @@ pub(super) fn within<'a>(value: &'a Value, type_name: &str) -> Option<&'a Value>
     }
 }
 
+/// Every value of that type within this one, in the order of the document; none within another of them.
+pub(super) fn all_within<'a>(value: &'a Value, type_name: &str, found: &mut Vec<&'a Value>) {
+    if value.type_name() == type_name {
+        found.push(value);
+        return;
+    }
+    match value {
+        Value::Object(fields) => fields.values().for_each(|inner| all_within(inner, type_name, found)),
+        Value::Array(items) => items.iter().for_each(|inner| all_within(inner, type_name, found)),
+        _ => {}
+    }
+}
+
 /// Whether there is a member of this name anywhere within this value.
 pub(super) fn has_member(value: &Value, name: &str) -> bool {
     match value {
@@ -132,5 +145,9 @@ mod tests {
         let value = json!({"@type": "a/x.Outer", "list": [{"inner": {"@type": "a/x.y.Inner", "n": 1}}]});
         assert_eq!(within(&value, "Inner").and_then(|inner| inner.number("n")), Some(1));
         assert_eq!(within(&value, "Other"), None);
+        let mut found = Vec::new();
+        let two = json!([value, {"other": value}]);
+        all_within(&two, "Inner", &mut found);
+        assert_eq!(found.len(), 2);
     }
 }

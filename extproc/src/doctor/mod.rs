@@ -59,7 +59,7 @@ pub struct Question {
 
 impl Default for Question {
     fn default() -> Self {
-        Self { mark: "attache".to_owned(), max_body_bytes: 16 * 1024 * 1024 }
+        Self { mark: "attache".to_owned(), max_body_bytes: 32 * 1024 * 1024 }
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::dump::Proxy;
 use super::gateway::{Filter, Gateway, Kind};
-use super::json::Json;
+use super::json::{Json, all_within};
 use super::route::Route;
 
 /// What the checks look at.
@@ -32,6 +32,9 @@ pub(super) struct Hold {
     pub(super) over: &'static str,
     pub(super) bytes: u64,
 }
+
+/// [`Hold::over`] of HTTP/2 alone.
+pub(super) const OVER_HTTP2: &str = " over HTTP/2";
 
 /// What becomes of a request that the sidecar has not dealt with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,6 +138,17 @@ impl<'a> Scene<'a> {
         body_mode(self.setting(route, "processing_mode").text("request_body_mode"))
     }
 
+    /// Whether the filter has another processor, with BUFFERED bodies, for what the first is not asked about: requests over HTTP/2,
+    /// as `attache render static` has it.
+    pub(super) fn buffers_http2(&self) -> bool {
+        let mut processors = Vec::new();
+        all_within(self.ext_proc.config, "ExternalProcessor", &mut processors);
+        processors
+            .iter()
+            .skip(1)
+            .any(|other| body_mode(other.text("processing_mode.request_body_mode")) == BodyMode::Buffered)
+    }
+
     pub(super) fn response_body(&self, route: Option<&Route<'a>>) -> BodyMode<'a> {
         body_mode(self.setting(route, "processing_mode").text("response_body_mode"))
     }
@@ -173,8 +187,8 @@ impl<'a> Scene<'a> {
             "HTTP2" => vec![Hold { over: "", bytes: http2 }],
             // Not measured.
             "HTTP3" => Vec::new(),
-            _ if http1 == http2 => vec![Hold { over: "", bytes: http1 }],
-            _ => vec![Hold { over: " over HTTP/1.1", bytes: http1 }, Hold { over: " over HTTP/2", bytes: http2 }],
+            _ if http1 == http2 && !self.buffers_http2() => vec![Hold { over: "", bytes: http1 }],
+            _ => vec![Hold { over: " over HTTP/1.1", bytes: http1 }, Hold { over: OVER_HTTP2, bytes: http2 }],
         }
     }
 

@@ -70,6 +70,11 @@ impl Dump {
         &mut action["typed_config"]["typed_config"]["typed_config"]
     }
 
+    /// By which a request's processor is chosen.
+    pub(super) fn matchers(&mut self) -> &mut Vec<Value> {
+        self.filter(1)["typed_config"]["xds_matcher"]["matcher_list"]["matchers"].as_array_mut().unwrap()
+    }
+
     pub(super) fn virtual_host(&mut self) -> &mut Value {
         if self.manager()["route_config"].is_null() {
             return &mut self.part("RoutesConfigDump")["dynamic_route_configs"][0]["route_config"]["virtual_hosts"][0];
@@ -124,7 +129,7 @@ fn nothing_is_wrong_with_what_we_render() {
         &examination.attachments[0];
     assert_eq!((ext_proc.as_str(), wasm.as_deref()), ("envoy.filters.http.ext_proc", Some("envoy.filters.http.wasm")));
     assert_eq!((*ways_in, *ways_in_attached, *targets), (1, 1, 1));
-    assert_eq!((request_body.as_str(), *buffer_limit_bytes), ("STREAMED", Some(16_842_752)));
+    assert_eq!((request_body.as_str(), *buffer_limit_bytes), ("STREAMED", Some(33_619_968)));
 }
 
 #[test]

@@ -44,6 +44,10 @@ impl Answering {
         Self { plan, answer, withheld: None }
     }
 
+    pub(super) fn is_withholding(&self) -> bool {
+        self.withheld.is_some()
+    }
+
     fn progress(&self) -> Progress {
         match self.withheld {
             Some(_) => Progress::Withheld(self.answer.awaited()),
@@ -59,7 +63,7 @@ impl Exchange {
     /// [`OutOfOrder`] when it is not its turn.
     pub fn response_body(&mut self, chunk: &Bytes, end: End, now: Instant) -> Result<Action, OutOfOrder> {
         match &mut self.phase {
-            Phase::Answering(answering) if answering.withheld.is_none() => {}
+            Phase::Answering(answering) if !answering.is_withholding() => {}
             Phase::Foreign => {
                 if end == End::Last {
                     self.phase = Phase::Over;
@@ -139,7 +143,7 @@ impl Exchange {
 
     /// Whether a chunk of the answer waits for a growth.
     pub fn is_withholding(&self) -> bool {
-        matches!(&self.phase, Phase::Answering(answering) if answering.withheld.is_some())
+        matches!(&self.phase, Phase::Answering(answering) if answering.is_withholding())
     }
 
     /// Passes a chunk on, behind what of it has passed already.

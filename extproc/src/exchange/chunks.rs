@@ -8,7 +8,7 @@ use attache_proto::splice::{Chunk, Splice};
 use bytes::Bytes;
 
 /// Of how many chunks the lengths are kept. Envoy cuts bodies in pieces of 16 KiB (frames of HTTP/2) or more, so that of the
-/// default cap of 16 MiB is a quarter of it.
+/// default cap of 32 MiB is a half of it.
 const MEASURED: usize = 4_096;
 
 /// How many bytes of a body's cap allow for one chunk more.

@@ -94,6 +94,10 @@ pub enum Reply {
     ResponseHeaders(Mutations),
     /// To a chunk of the response's body.
     ResponseBody(Body, Costs),
+    /// To the trailers of the request, from which what is ours is taken.
+    RequestTrailers,
+    /// To the trailers of the response.
+    ResponseTrailers(Costs),
 }
 
 /// Changes to headers.

@@ -18,6 +18,7 @@ mod chunks;
 mod coded;
 mod event;
 mod explain;
+mod failure;
 mod lease;
 mod models;
 mod placing;
@@ -27,10 +28,13 @@ mod response;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod trailers;
 mod upstream;
 
 pub use event::{Action, Answers, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
+
 pub use explain::{Explanation, Question, SiteExplanation, Unexplained, explain};
+pub use failure::Failure;
 pub use plan::Memory;
 pub use replies::Replies;
 pub use summary::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary};
@@ -50,6 +54,7 @@ use answering::Answering;
 use body::{BodyBuffer, RequestBody};
 use lease::Lease;
 use plan::Plan;
+use replies::Ended;
 use response::Answer;
 
 /// The proxy sent what does not belong here.
@@ -70,6 +75,7 @@ pub struct Exchange {
     entropy: u64,
     /// When it began, since 1970: by that keys end.
     began: Duration,
+    ended: Ended,
     phase: Phase,
     head: Option<Head>,
     ticket: Option<Ticket>,
@@ -79,6 +85,9 @@ pub struct Exchange {
     summary: Option<Summary>,
     started: Instant,
     released: Option<Instant>,
+    /// Why no upstream could be asked, and of whom that is to be said.
+    failure: Option<Failure>,
+    news: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// What is known from the request's headers.
@@ -137,6 +146,7 @@ impl Exchange {
             answers: Answers::default(),
             entropy,
             began: Duration::MAX,
+            ended: Ended::ByItself,
             phase: Phase::Headers,
             head: None,
             ticket: None,
@@ -146,6 +156,8 @@ impl Exchange {
             summary: Some(Summary::new()),
             started: now,
             released: None,
+            failure: None,
+            news: Vec::new(),
         }
     }
 
@@ -200,9 +212,10 @@ impl Exchange {
         if let Err(refused) = body.push(chunk) {
             return Ok(self.respond(refused.response(self.dialect()), now));
         }
-        match end {
-            End::More => Ok(Action::Wait),
-            End::Last => Ok(self.complete(now)),
+        match (end, self.profile) {
+            (End::More, Profile::Streamed) => Ok(Action::Wait),
+            // Of a buffered body there is one message. It does not say that it is the last where trailers follow.
+            (End::Last, _) | (End::More, Profile::Buffered) => Ok(self.complete(now)),
         }
     }
 
@@ -239,6 +252,16 @@ impl Exchange {
         }
     }
 
+    /// Why no upstream could be asked, as the proxy says it with the response's headers; before those.
+    pub fn upstream_failed(&mut self, failure: Option<Failure>) {
+        self.failure = failure;
+    }
+
+    /// What is to be said of endpoints that could not be asked: cluster and reason, once.
+    pub fn take_news(&mut self) -> Vec<(Arc<str>, Arc<str>)> {
+        std::mem::take(&mut self.news)
+    }
+
     /// The response's headers came, from the upstream or from the proxy itself. `upstream` is the address that served.
     ///
     /// # Errors
@@ -261,6 +284,7 @@ impl Exchange {
         };
         let mut answer = Answer::new(headers, self.operation(), plan.visibility);
         self.learn(&plan, answer.status, upstream, now);
+        self.explain_failure(&plan, answer.status, upstream);
         if is_about_credentials(answer.status)
             && self.backend(&plan).is_some_and(|backend| plan.has_operators_key(backend))
         {
@@ -421,7 +445,7 @@ impl Exchange {
         let Some(mutations) = plan.mutations(&self.config, head) else { return Action::Wait };
         // An answer may stream for minutes, and nobody asks for the request's headers any more.
         head.headers = Headers::default();
-        let replies = Replies::new(self.profile, mutations, body.answers(&plan.splice));
+        let replies = Replies::new(self.profile, mutations, body.answers(&plan.splice), self.ended);
         self.ticket = plan.pool.dispatch(&plan.placement, now);
         self.phase = Phase::Upstream(Box::new(plan));
         self.released = Some(now);
@@ -500,6 +524,18 @@ impl Exchange {
         if let Some(ticket) = &mut self.ticket {
             ticket.answered(answered, served.as_ref(), now);
         }
+    }
+
+    /// Why nobody could be asked, where the proxy says so, noted of whoever it was.
+    fn explain_failure(&mut self, plan: &Plan, status: u16, upstream: Option<&str>) {
+        let (Some(failure), 500.., Some(backend)) = (&self.failure, status, self.backend(plan)) else { return };
+        let tried: Vec<&Endpoint> = plan.order(backend).collect();
+        // Without an address, whoever was to be asked first.
+        let by_address = upstream.and_then(|address| tried.iter().find(|endpoint| *endpoint.id == *address));
+        let failed = by_address.or(tried.first()).copied().or(backend.endpoints.first());
+        let news = failed.filter(|endpoint| self.memory.cooldown.explain(&endpoint.cluster, failure.text()));
+        self.news =
+            news.map(|endpoint| (Arc::clone(&endpoint.cluster), Arc::clone(failure.text()))).into_iter().collect();
     }
 
     fn respond(&mut self, mut response: LocalResponse, now: Instant) -> Action {

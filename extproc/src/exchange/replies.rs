@@ -10,20 +10,30 @@ use super::event::{Body, Mutations, Profile, Reply};
 pub struct Replies {
     first: Option<Reply>,
     further: Answers,
+    ended: Ended,
+}
+
+/// What told that a request's body was complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Its last chunk, or headers that have none.
+    ByItself,
+    /// Trailers, which wait for a reply as well.
+    ByTrailers,
 }
 
 impl Replies {
     /// To headers that `mutations` changes, and to the chunks of a body.
-    pub(super) fn new(profile: Profile, mutations: Mutations, mut chunks: Answers) -> Self {
+    pub(super) fn new(profile: Profile, mutations: Mutations, mut chunks: Answers, ended: Ended) -> Self {
         match profile {
-            Profile::Streamed => Self { first: Some(Reply::RequestHeaders(mutations)), further: chunks },
+            Profile::Streamed => Self { first: Some(Reply::RequestHeaders(mutations)), further: chunks, ended },
             Profile::Buffered => {
                 let first = match chunks.next() {
                     Some(chunk) => Reply::RequestBody(mutations, body(chunk)),
                     // There is no body: the headers are what waits for an answer.
                     None => Reply::RequestHeaders(mutations),
                 };
-                Self { first: Some(first), further: Answers::none() }
+                Self { first: Some(first), further: Answers::none(), ended }
             }
         }
     }
@@ -34,7 +44,10 @@ impl Iterator for Replies {
 
     fn next(&mut self) -> Option<Reply> {
         let further = |chunk| Reply::RequestBody(Mutations::default(), body(chunk));
-        self.first.take().or_else(|| self.further.next().map(further))
+        self.first.take().or_else(|| self.further.next().map(further)).or_else(|| {
+            let ended = std::mem::replace(&mut self.ended, Ended::ByItself);
+            (ended == Ended::ByTrailers).then_some(Reply::RequestTrailers)
+        })
     }
 }
 

@@ -4,6 +4,7 @@ mod encodings;
 mod endpoints;
 mod failing;
 mod growth;
+mod trailers;
 mod unfinished;
 mod upstreams;
 
@@ -510,7 +511,7 @@ fn a_body_above_the_cap_is_refused_as_soon_as_it_is() {
     let mut table = Table::set(Profile::Streamed);
     let head = headers_of(&[(":method", "POST"), (":path", "/v1/completions"), ("x-api-key", "secret")]);
     table.exchange.request_headers(head, End::More, table.now).unwrap();
-    let chunk = Bytes::from(vec![b'x'; 10 << 20]);
+    let chunk = Bytes::from(vec![b'x'; 20 << 20]);
     assert!(matches!(table.exchange.request_body(chunk.clone(), End::More, table.now), Ok(Action::Wait)));
     let action = table.exchange.request_body(chunk, End::More, table.now).unwrap();
     assert_eq!(refused(action).0, 413);

@@ -9,6 +9,7 @@ use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Backend, Endpoint, EndpointAddress};
 use crate::config::tls::UpstreamTls;
+use crate::server::HEALTH_SERVICE;
 
 /// The sidecar's cluster. A Backend's cluster has a slash in its name, so none can be taken for it.
 pub(super) const SIDECAR: &str = "attache";
@@ -64,7 +65,7 @@ fn sidecar(address: &ExtprocAddress) -> Result<Value, RenderError> {
         ExtprocAddress::Tcp { host, .. } if host.parse::<std::net::IpAddr>().is_err() => Discovery::Dns,
         _ => Discovery::Static,
     };
-    Ok(json!({
+    let mut cluster = json!({
         "name": SIDECAR,
         "type": discovery.cluster_type(),
         "dns_lookup_family": DNS_LOOKUP_FAMILY,
@@ -81,8 +82,30 @@ fn sidecar(address: &ExtprocAddress) -> Result<Value, RenderError> {
                 "max_outbound_frames": MAX_OUTBOUND_FRAMES,
             }},
         })),
-        "load_assignment": load_assignment(SIDECAR, vec![address::extproc(address)?]),
-    }))
+    });
+    if let Some(fields) = cluster.as_object_mut() {
+        if discovery == Discovery::Dns {
+            let comment = "# The name may stand for several: one that drains, hangs or is gone gets no new requests. Where none is well, all are \
+                           tried.";
+            fields.insert(comment.to_owned(), Value::Null);
+            fields.insert("health_checks".to_owned(), json!([health_check()]));
+            fields.insert("common_lb_config".to_owned(), json!({"healthy_panic_threshold": {"value": 1}}));
+        }
+        fields.insert("load_assignment".to_owned(), load_assignment(SIDECAR, vec![address::extproc(address)?]));
+    }
+    Ok(cluster)
+}
+
+/// A sidecar that hangs is found after two seconds or three, one that says that it drains within one.
+fn health_check() -> Value {
+    json!({
+        "timeout": "1s",
+        "interval": "0.5s",
+        "no_traffic_interval": "0.5s",
+        "unhealthy_threshold": 2,
+        "healthy_threshold": 1,
+        "grpc_health_check": {"service_name": HEALTH_SERVICE},
+    })
 }
 
 /// So high that it does not act.

@@ -3,20 +3,21 @@
 use std::path::Path;
 
 use attache_gate::{AnswerTime, GateConfig, UnknownKeys};
-use attache_proto::headers::{COST_METADATA_NAMESPACE, DESTINATION_ENDPOINT};
-use serde_json::{Value, json};
+use attache_proto::headers::{COST_METADATA_NAMESPACE, DESTINATION_ENDPOINT, PROTOCOL};
+use serde_json::{Map, Value, json};
 
 use super::clusters::SIDECAR;
 use super::timeouts::{MESSAGE_STREAMED, seconds};
-use super::{RenderError, StaticOptions, address};
+use super::{RenderError, StaticOptions, address, cors};
 use crate::config::Config;
 
 /// The name of the filter that asks the sidecar.
 const EXT_PROC: &str = "envoy.filters.http.ext_proc";
 
-/// The Wasm filter where there is one, the sidecar, the router.
+/// CORS and the Wasm filter where there are such, the sidecar, the router.
 pub(super) fn http_filters(config: &Config, options: &StaticOptions) -> Result<Vec<Value>, RenderError> {
-    let mut filters = Vec::with_capacity(3);
+    let mut filters = Vec::with_capacity(4);
+    filters.extend(options.cors.as_ref().map(|_| cors::filter()));
     if let Some(file) = &options.wasm {
         filters.push(wasm(config, file, options.unknown_keys)?);
     }
@@ -68,30 +69,62 @@ fn ext_proc() -> Value {
                 "name": "envoy.filters.http.composite",
                 "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.composite.v3.Composite"},
             },
-            "xds_matcher": {"matcher_list": {"matchers": [{
-                "predicate": {"single_predicate": {
-                    "input": {
-                        "name": "path",
-                        "typed_config": {
-                            "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
-                            "header_name": ":path",
-                        },
-                    },
-                    "value_match": {"prefix": "/"},
-                }},
-                "on_match": {"action": {
-                    "name": "ask",
-                    "typed_config": {
-                        "@type": "type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction",
-                        "typed_config": {"name": EXT_PROC, "typed_config": external_processor()},
-                    },
-                }},
-            }]}},
+            "xds_matcher": {"matcher_list": {"matchers": [
+                ask(PROTOCOL, "HTTP/1", streamed()),
+                ask(":path", "/", buffered()),
+            ]}},
         },
     })
 }
 
-fn external_processor() -> Value {
+/// Has the sidecar asked by this ext_proc about requests whose header begins so.
+fn ask(header: &str, prefix: &str, external_processor: Value) -> Value {
+    json!({
+        "predicate": {"single_predicate": {
+            "input": {
+                "name": "header",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
+                    "header_name": header,
+                },
+            },
+            "value_match": {"prefix": prefix},
+        }},
+        "on_match": {"action": {
+            "name": "ask",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction",
+                "typed_config": {"name": EXT_PROC, "typed_config": external_processor},
+            },
+        }},
+    })
+}
+
+fn streamed() -> Value {
+    let mut processor = external_processor("STREAMED");
+    if let Some(fields) = processor.as_object_mut() {
+        fields.insert(
+            "# One round trip: the sidecar answers the headers when it has read the body.".to_owned(),
+            Value::Null,
+        );
+        fields.insert("send_body_without_waiting_for_header_response".to_owned(), json!(true));
+    }
+    processor
+}
+
+fn buffered() -> Value {
+    let mut processor = Map::new();
+    processor.insert(
+        "# Requests over HTTP/2 may have trailers, which Envoy keeps back while the headers wait for an answer: asked as above, \
+            such a request would wait until it is given up."
+            .to_owned(),
+        Value::Null,
+    );
+    processor.extend(external_processor("BUFFERED").as_object().cloned().unwrap_or_default());
+    Value::Object(processor)
+}
+
+fn external_processor(request_body_mode: &str) -> Value {
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
         "grpc_service": {"envoy_grpc": {"cluster_name": SIDECAR}},
@@ -100,14 +133,12 @@ fn external_processor() -> Value {
         "failure_mode_allow": true,
         "processing_mode": {
             "request_header_mode": "SEND",
-            "request_body_mode": "STREAMED",
-            "request_trailer_mode": "SKIP",
+            "request_body_mode": request_body_mode,
+            "request_trailer_mode": "SEND",
             "response_header_mode": "SEND",
             "response_body_mode": "STREAMED",
-            "response_trailer_mode": "SKIP",
+            "response_trailer_mode": "SEND",
         },
-        "# One round trip: the sidecar answers the headers when it has read the body.": null,
-        "send_body_without_waiting_for_header_response": true,
         "# The sidecar rewrites bodies, and says how long they are then.": null,
         "allow_content_length_header": true,
         "# It bounds a client's pause within a body, too, but that of the way in (idle_timeout) is shorter.": null,
@@ -116,8 +147,8 @@ fn external_processor() -> Value {
         "mutation_rules": {"allow_all_routing": true, "allow_envoy": true},
         "# The costs that llmRequestCosts names, for access logs.": null,
         "metadata_options": {"receiving_namespaces": {"untyped": [COST_METADATA_NAMESPACE]}},
-        "# Which replica has answered.": null,
-        "response_attributes": ["upstream.address"],
+        "# Which replica has answered, or why none could be asked.": null,
+        "response_attributes": ["upstream.address", "upstream.transport_failure_reason"],
     })
 }
 

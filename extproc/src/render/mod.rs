@@ -5,9 +5,12 @@
 
 mod address;
 mod clusters;
+mod cors;
 pub mod envoy_gateway;
 mod filters;
+mod listen_tls;
 mod listener;
+mod local_replies;
 mod options;
 mod routes;
 mod stats;
@@ -19,6 +22,8 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 
+pub use cors::{Cors, CorsOrigin, InvalidCorsOrigin};
+pub use listen_tls::ListenTls;
 pub use options::{ExtprocAddress, InvalidExtprocAddress, StaticOptions};
 
 const HEADER: &str = "\
@@ -39,6 +44,10 @@ pub fn bootstrap(config: &Config, options: &StaticOptions) -> Result<String, Ren
         fields
             .insert("# Whoever reaches this address can stop Envoy: keep it on a private one.".to_owned(), Value::Null);
         fields.insert("admin".to_owned(), json!({"address": address::socket(admin)}));
+    }
+    if options.tls.is_some() {
+        fields.insert("# SDS wants to know whom it serves.".to_owned(), Value::Null);
+        fields.insert("node".to_owned(), json!({"id": "attache", "cluster": "attache"}));
     }
     let mut listeners = vec![listener::listener(config, options)?];
     let mut clusters = clusters::clusters(config, &options.extproc)?;

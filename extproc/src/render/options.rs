@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use attache_gate::UnknownKeys;
 
+use super::{Cors, ListenTls};
+
 /// The options of `attache render static`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticOptions {
@@ -21,6 +23,10 @@ pub struct StaticOptions {
     pub admin: Option<SocketAddr>,
     /// Where Envoy serves the counters of its admin interface, and nothing else of it; `None`, or no admin interface, leaves it off.
     pub stats: Option<SocketAddr>,
+    /// The certificate by which Envoy listens with TLS; `None` is clear text.
+    pub tls: Option<ListenTls>,
+    /// Which web pages may call; `None` is none.
+    pub cors: Option<Cors>,
 }
 
 /// Where the sidecar serves ext_proc.

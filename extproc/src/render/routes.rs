@@ -1,35 +1,46 @@
 //! The routes: one for each cluster that the sidecar may name, and a refusal for everything else.
 
-use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, OWNED};
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, OWNED, PROTOCOL};
 use serde_json::{Map, Value, json};
 
 use super::clusters::{Pool, UNPROCESSED, pools};
 use super::timeouts::{REQUEST_IDLE, seconds, stream_idle};
+use super::{Cors, cors};
 use crate::affinity::PlacementMode;
 use crate::config::Config;
 use crate::config::model::{Backend, Retries};
 
 /// The route table.
-pub(super) fn routes(config: &Config) -> Value {
+pub(super) fn routes(config: &Config, cors: Option<&Cors>) -> Value {
     let prefix = &config.settings.path_prefix;
     let idle_timeout = seconds(stream_idle(config));
     let of_pool = |pool: &Pool<'_>| pool_routes(pool, prefix, &idle_timeout);
     let mut routes: Vec<Value> = pools(&config.backends).iter().flat_map(of_pool).collect();
     routes.push(refusal());
-    json!({
-        "name": "attache",
-        "virtual_hosts": [{
-            "name": "attache",
-            "domains": ["*"],
-            "# Above the sidecar's own bound for bodies, or a large one would stall instead of getting its 413. Retries \
-                repeat bodies up to this size.": null,
-            "request_body_buffer_limit": config.settings.max_body_bytes.saturating_add(BODY_SLACK_BYTES),
-            "# What is ours goes neither to model servers nor to clients.": null,
-            "request_headers_to_remove": headers_kept_from_upstreams(),
-            "response_headers_to_remove": OWNED,
-            "routes": routes,
-        }],
-    })
+    let mut host = Map::new();
+    host.insert("name".to_owned(), json!("attache"));
+    host.insert("domains".to_owned(), json!(["*"]));
+    host.insert(
+        "# Above the sidecar's own bound for bodies, or a large one would stall instead of getting its 413. Retries repeat bodies up \
+            to this size."
+            .to_owned(),
+        Value::Null,
+    );
+    let limit = config.settings.max_body_bytes.saturating_add(BODY_SLACK_BYTES);
+    host.insert("request_body_buffer_limit".to_owned(), json!(limit));
+    host.insert("# What is ours goes neither to model servers nor to clients.".to_owned(), Value::Null);
+    host.insert("request_headers_to_remove".to_owned(), json!(headers_kept_from_upstreams()));
+    let of_upstreams = cors.map(|_| cors::OF_UPSTREAMS).into_iter().flatten();
+    host.insert(
+        "response_headers_to_remove".to_owned(),
+        json!(OWNED.into_iter().chain(of_upstreams).collect::<Vec<_>>()),
+    );
+    if let Some(cors) = cors {
+        host.insert("# Which web pages may call, and read the answers.".to_owned(), Value::Null);
+        host.insert("typed_per_filter_config".to_owned(), json!({cors::FILTER: cors::policy(cors)}));
+    }
+    host.insert("routes".to_owned(), json!(routes));
+    json!({"name": "attache", "virtual_hosts": [host]})
 }
 
 /// The chunk that goes over the cap must still fit, or nobody could refuse it.
@@ -37,7 +48,7 @@ pub(super) const BODY_SLACK_BYTES: u64 = 64 * 1024;
 
 /// [`DESTINATION_ENDPOINT`] stays: the load balancer reads it after these removals. The router takes it off then.
 fn headers_kept_from_upstreams() -> Vec<&'static str> {
-    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).chain([EXTERNAL_ADDRESS]).collect()
+    OWNED.into_iter().filter(|name| *name != DESTINATION_ENDPOINT).chain([PROTOCOL, EXTERNAL_ADDRESS]).collect()
 }
 
 fn pool_routes(pool: &Pool<'_>, path_prefix: &str, idle_timeout: &str) -> Vec<Value> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attache_gate::{Access, AnswerTime, Gate, GateConfig, UnknownKeys};
-use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, MODEL, OWNED, STRIPPED_EARLY};
+use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, MODEL, OWNED, PROTOCOL, STRIPPED_EARLY};
 use serde_json::{Value, json};
 
 use super::*;
@@ -103,6 +103,8 @@ fn options() -> StaticOptions {
         wasm: None,
         admin: None,
         stats: None,
+        tls: None,
+        cors: None,
     }
 }
 
@@ -137,6 +139,15 @@ fn a_full_bootstrap_reads_like_this() {
         wasm: Some(PathBuf::from("/etc/envoy/attache_wasm_filter.wasm")),
         admin: Some(SocketAddr::from(([127, 0, 0, 1], 9901))),
         stats: None,
+        tls: Some(ListenTls {
+            certificate: PathBuf::from("/etc/envoy/tls/tls.crt"),
+            key: PathBuf::from("/etc/envoy/tls/tls.key"),
+            sds: PathBuf::from("/etc/envoy/sds.yaml"),
+        }),
+        cors: Some(Cors {
+            origins: vec!["https://app.example".parse().unwrap(), "https://*.example.com".parse().unwrap()],
+            credentials: false,
+        }),
     };
     insta::assert_snapshot!(bootstrap(&config, &options).unwrap());
 }
@@ -178,6 +189,9 @@ fn our_headers_are_stripped_before_any_filter_but_for_the_hint() {
         .pointer("/early_header_mutation_extensions/0/typed_config/mutations")
         .and_then(Value::as_array)
         .unwrap();
+    let (protocol, mutations) = mutations.split_first().unwrap();
+    assert_eq!(protocol["append"]["header"], json!({"key": PROTOCOL, "value": "%PROTOCOL%"}));
+    assert_eq!(protocol["append"]["append_action"], "OVERWRITE_IF_EXISTS_OR_ADD");
     let (envoys, ours) = mutations.split_last().unwrap();
     let removed: Vec<&str> = ours.iter().map(|mutation| mutation["remove"].as_str().unwrap()).collect();
     assert_eq!(removed, STRIPPED_EARLY);
@@ -214,8 +228,9 @@ fn what_the_sidecar_did_not_see_ends_where_there_is_no_host() {
     let clusters = at(&bootstrap, "/static_resources/clusters").as_array().unwrap();
     assert_eq!(clusters[1], json!({"name": "unprocessed", "type": "STATIC"}));
     // UH is Envoy's flag for a cluster without a host.
-    let mapper = at(&bootstrap, MANAGER).pointer("/local_reply_config/mappers/0").unwrap();
-    assert_eq!(mapper["filter"]["response_flag_filter"]["flags"], json!(["UH"]));
+    let mappers = at(&bootstrap, MANAGER).pointer("/local_reply_config/mappers").and_then(Value::as_array).unwrap();
+    let of_no_host = |mapper: &&Value| mapper["filter"]["response_flag_filter"]["flags"] == json!(["UH"]);
+    let mapper = mappers.iter().find(of_no_host).unwrap();
     assert_eq!(mapper["body_format_override"]["json_format"]["error"]["type"], "server_error");
 }
 
@@ -243,13 +258,56 @@ fn the_destination_reaches_the_load_balancer_and_nothing_else_of_ours_leaves() {
     let host = at(&bootstrap, HOST);
     let upstream = host["request_headers_to_remove"].as_array().unwrap();
     assert!(!upstream.contains(&json!(DESTINATION_ENDPOINT)));
-    assert!(upstream.contains(&json!(EXTERNAL_ADDRESS)));
-    assert_eq!(upstream.len(), OWNED.len());
+    assert!(upstream.contains(&json!(EXTERNAL_ADDRESS)) && upstream.contains(&json!(PROTOCOL)));
+    assert_eq!(upstream.len(), OWNED.len() + 1);
     let filters = at(&bootstrap, MANAGER)["http_filters"].as_array().unwrap();
     let router = &filters.last().unwrap()["typed_config"];
     let removals = &router["upstream_http_filters"][0]["typed_config"]["mutations"]["request_mutations"];
     assert_eq!(*removals, json!([{"remove": DESTINATION_ENDPOINT}]));
     assert_eq!(host["response_headers_to_remove"], json!(OWNED));
+}
+
+#[test]
+fn what_ends_in_trailers_comes_buffered_and_so_does_every_version_of_http_that_may_have_them() {
+    let bootstrap = parsed(&two_replicas(), &options());
+    let filters = at(&bootstrap, MANAGER)["http_filters"].as_array().unwrap();
+    let matchers = at(&filters[0], "/typed_config/xds_matcher/matcher_list/matchers").as_array().unwrap();
+    let said = |matcher: &Value| {
+        let processor = at(matcher, "/on_match/action/typed_config/typed_config/typed_config");
+        let mode = &processor["processing_mode"];
+        let input = at(matcher, "/predicate/single_predicate/input/typed_config/header_name");
+        let value = at(matcher, "/predicate/single_predicate/value_match/prefix");
+        let waits = processor.get("send_body_without_waiting_for_header_response").is_none();
+        json!([input, value, mode["request_body_mode"], mode["request_trailer_mode"], waits])
+    };
+    assert_eq!(said(&matchers[0]), json!([PROTOCOL, "HTTP/1", "STREAMED", "SEND", false]));
+    assert_eq!(said(&matchers[1]), json!([":path", "/", "BUFFERED", "SEND", true]));
+}
+
+#[test]
+fn a_name_of_sidecars_is_asked_for_their_health_and_an_address_or_socket_is_not() {
+    for (address, is_asked) in
+        [("attache.example:10001", true), ("127.0.0.1:10001", false), ("unix:/run/a.sock", false)]
+    {
+        let options = StaticOptions { extproc: address.parse().unwrap(), ..options() };
+        let bootstrap = parsed(&two_replicas(), &options);
+        let sidecar = &at(&bootstrap, "/static_resources/clusters")[0];
+        let asked = sidecar.pointer("/health_checks/0/grpc_health_check/service_name");
+        assert_eq!(asked.is_some(), is_asked, "{address}");
+        assert!(asked.is_none_or(|service| service == crate::server::HEALTH_SERVICE));
+    }
+}
+
+#[test]
+fn a_model_servers_own_cors_goes_where_there_is_ours() {
+    let removed =
+        |options: &StaticOptions| at(&parsed(&two_replicas(), options), HOST)["response_headers_to_remove"].clone();
+    assert_eq!(removed(&options()), json!(OWNED));
+    let cors = Cors { origins: vec![CorsOrigin::Any], credentials: false };
+    let options = StaticOptions { cors: Some(cors), ..options() };
+    assert!(removed(&options).as_array().unwrap().contains(&json!("access-control-allow-origin")));
+    let filters = at(&parsed(&two_replicas(), &options), MANAGER)["http_filters"].clone();
+    assert_eq!(filters[0]["name"], "envoy.filters.http.cors");
 }
 
 #[test]

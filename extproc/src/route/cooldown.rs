@@ -20,6 +20,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct CoolDown {
     failing: DashMap<Arc<str>, Failing>,
+    /// Why those could not even be asked of whom that is known.
+    reasons: DashMap<Arc<str>, Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -39,8 +41,21 @@ impl CoolDown {
         }
     }
 
+    /// Notes why the endpoint could not even be asked. Says whether that is news.
+    pub fn explain(&self, endpoint: &Arc<str>, reason: &Arc<str>) -> bool {
+        self.reasons.insert(Arc::clone(endpoint), Arc::clone(reason)).is_none_or(|known| known != *reason)
+    }
+
+    /// Why the endpoint could not be asked, if that is known and it has served nothing since.
+    pub fn reason(&self, endpoint: &str) -> Option<Arc<str>> {
+        self.reasons.get(endpoint).map(|reason| Arc::clone(&reason))
+    }
+
     /// Records that the endpoint served a request.
     pub fn served(&self, endpoint: &str) {
+        if self.reasons.contains_key(endpoint) {
+            self.reasons.remove(endpoint);
+        }
         // The table is empty while all is well: no shard is locked for writing then.
         if self.failing.contains_key(endpoint) {
             self.failing.remove(endpoint);
@@ -55,6 +70,7 @@ impl CoolDown {
     /// Forgets all endpoints but these.
     pub fn keep_only(&self, endpoints: &HashSet<Arc<str>>) {
         self.failing.retain(|endpoint, _| endpoints.contains(endpoint));
+        self.reasons.retain(|endpoint, _| endpoints.contains(endpoint));
     }
 
     /// How many endpoints are out at `now`.
@@ -90,6 +106,18 @@ mod tests {
         }
         assert_eq!(outs.get(..9), Some(&[0, 1, 2, 4, 8, 16, 32, 60, 60].map(Some)[..]));
         assert_eq!(outs.last(), Some(&Some(60)));
+    }
+
+    #[test]
+    fn a_reason_is_news_once_until_the_endpoint_serves_or_gives_another() {
+        let table = CoolDown::default();
+        let (a, one, other): (Arc<str>, Arc<str>, Arc<str>) = (Arc::from("a"), Arc::from("one"), Arc::from("other"));
+        let news = [&one, &one, &other, &one].map(|reason| table.explain(&a, reason));
+        assert_eq!((news, table.reason("a")), ([true, false, true, true], Some(Arc::clone(&one))));
+        table.served("a");
+        assert_eq!((table.reason("a"), table.explain(&a, &one)), (None, true));
+        table.keep_only(&HashSet::new());
+        assert_eq!(table.reason("a"), None);
     }
 
     #[test]

@@ -26,6 +26,9 @@ use tonic::Status;
 use crate::world::World;
 use framing::Messages;
 
+/// The name under which Envoy asks for our health.
+pub const HEALTH_SERVICE: &str = "envoy.service.ext_proc.v3.ExternalProcessor";
+
 /// What a message may be larger than a body's cap: headers, attributes and framing.
 const MESSAGE_OVERHEAD_BYTES: usize = 64 * 1024;
 

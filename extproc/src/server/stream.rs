@@ -95,7 +95,7 @@ impl Event {
 enum Outgoing {
     Nothing,
     One(Box<ProcessingResponse>),
-    Replies(Replies),
+    Replies(Box<Replies>),
 }
 
 impl Iterator for Outgoing {
@@ -184,7 +184,7 @@ impl Session {
         Ok(match action {
             Action::Wait | Action::Reserve(_) => Outgoing::Nothing,
             Action::Answer(reply) => Outgoing::One(Box::new(reply.into_envoy())),
-            Action::Release(replies) => Outgoing::Replies(replies),
+            Action::Release(replies) => Outgoing::Replies(Box::new(replies)),
             Action::Respond(response) => Outgoing::One(Box::new(response.into_envoy())),
         })
     }
@@ -196,13 +196,17 @@ impl Session {
                 self.exchange.request_headers(headers, end, now)
             }
             Message::RequestBody(chunk, end) => self.exchange.request_body(chunk, end, now),
-            Message::ResponseHeaders(headers, end, upstream) => {
-                self.exchange.response_headers(&headers, end, upstream.as_deref(), now)
+            Message::ResponseHeaders(headers, end, upstream, failure) => {
+                self.exchange.upstream_failed(failure);
+                let action = self.exchange.response_headers(&headers, end, upstream.as_deref(), now);
+                for (endpoint, reason) in self.exchange.take_news() {
+                    warn!(%endpoint, %reason, "a model server could not be asked by TLS; said once until it serves");
+                }
+                action
             }
             Message::ResponseBody(chunk, end) => self.exchange.response_body(&chunk, end, now),
-            Message::Trailers => {
-                return Err(Status::invalid_argument("trailers are not asked for: set both modes to SKIP"));
-            }
+            Message::RequestTrailers => self.exchange.request_trailers(now),
+            Message::ResponseTrailers => self.exchange.response_trailers(now),
         }
         .map_err(|error| Status::failed_precondition(error.to_string()))
     }

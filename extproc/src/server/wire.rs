@@ -1,6 +1,6 @@
 //! Envoy's messages to ours, and back.
 
-use attache_proto::headers::{COST_METADATA_NAMESPACE, DETAILS_PREFIX};
+use attache_proto::headers::{COST_METADATA_NAMESPACE, DETAILS_PREFIX, OWNED};
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
 use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
@@ -9,23 +9,23 @@ use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response;
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HttpBody, HttpHeaders,
-    ImmediateResponse, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, body_mutation,
+    ImmediateResponse, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, TrailersResponse, body_mutation,
 };
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{Struct, Value, value};
 use tonic::Status;
 
-use crate::exchange::{Answers, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
+use crate::exchange::{Answers, Body, Costs, End, Failure, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
 
 /// One message of Envoy's, in our terms.
 #[derive(Debug)]
 pub(super) enum Message {
     RequestHeaders(Headers, End),
     RequestBody(Bytes, End),
-    ResponseHeaders(Headers, End, Option<String>),
+    ResponseHeaders(Headers, End, Option<String>, Option<Failure>),
     ResponseBody(Bytes, End),
-    /// Trailers, which the configuration tells Envoy not to send.
-    Trailers,
+    RequestTrailers,
+    ResponseTrailers,
 }
 
 impl Message {
@@ -40,13 +40,16 @@ impl Message {
                 Ok(Self::RequestBody(Bytes::from(body), end(end_of_stream)))
             }
             Some(Request::ResponseHeaders(HttpHeaders { headers, end_of_stream, .. })) => {
-                let upstream = upstream_address(&message.attributes);
-                Ok(Self::ResponseHeaders(from_header_map(headers), end(end_of_stream), upstream))
+                let upstream = attribute(&message.attributes, "upstream.address").map(str::to_owned);
+                let failure =
+                    attribute(&message.attributes, "upstream.transport_failure_reason").and_then(Failure::of_tls);
+                Ok(Self::ResponseHeaders(from_header_map(headers), end(end_of_stream), upstream, failure))
             }
             Some(Request::ResponseBody(HttpBody { body, end_of_stream, .. })) => {
                 Ok(Self::ResponseBody(Bytes::from(body), end(end_of_stream)))
             }
-            Some(Request::RequestTrailers(_) | Request::ResponseTrailers(_)) => Ok(Self::Trailers),
+            Some(Request::RequestTrailers(_)) => Ok(Self::RequestTrailers),
+            Some(Request::ResponseTrailers(_)) => Ok(Self::ResponseTrailers),
             _ => Err(Status::invalid_argument("an ext_proc message without content")),
         }
     }
@@ -102,6 +105,16 @@ impl Reply {
             Self::ResponseBody(body, costs) => ProcessingResponse {
                 dynamic_metadata: metadata(costs),
                 ..respond(Response::ResponseBody(BodyResponse { response: Some(common(Mutations::default(), body)) }))
+            },
+            Self::RequestTrailers => {
+                // Where an upstream takes trailers, none of them is called like a header of ours.
+                let remove_headers = OWNED.into_iter().map(str::to_owned).collect();
+                let header_mutation = Some(HeaderMutation { set_headers: Vec::new(), remove_headers });
+                respond(Response::RequestTrailers(TrailersResponse { header_mutation }))
+            }
+            Self::ResponseTrailers(costs) => ProcessingResponse {
+                dynamic_metadata: metadata(costs),
+                ..respond(Response::ResponseTrailers(TrailersResponse::default()))
             },
         }
     }
@@ -179,10 +192,11 @@ fn from_header_map(headers: Option<envoy_types::pb::envoy::config::core::v3::Hea
     )
 }
 
-/// The address of the endpoint that answered, which `response_attributes: [upstream.address]` asks for.
-fn upstream_address(attributes: &std::collections::HashMap<String, Struct>) -> Option<String> {
-    attributes.values().find_map(|filter| match filter.fields.get("upstream.address")?.kind.as_ref()? {
-        value::Kind::StringValue(address) => Some(address.clone()),
+/// What `response_attributes` asks for: the address of the endpoint that answered (`upstream.address`), and why none did
+/// (`upstream.transport_failure_reason`).
+fn attribute<'a>(attributes: &'a std::collections::HashMap<String, Struct>, name: &str) -> Option<&'a str> {
+    attributes.values().find_map(|filter| match filter.fields.get(name)?.kind.as_ref()? {
+        value::Kind::StringValue(text) if !text.is_empty() => Some(text.as_str()),
         _ => None,
     })
 }

@@ -29,6 +29,8 @@ pub struct PoolFigure {
     pub stats: PoolStats,
     /// The state of each of its endpoints, in their order.
     pub states: Vec<EndpointState>,
+    /// Why each of them could not even be asked, in their order; `None` where all is well, or that is not known.
+    pub failures: Vec<Option<Arc<str>>>,
 }
 
 /// The one thing that is most important to know of an endpoint.
@@ -74,7 +76,12 @@ impl PoolFigures {
                 }
             };
             let states = stats.endpoints.iter().map(state).collect();
-            PoolFigure { cluster: Arc::clone(pool.id()), stats, states }
+            let failure = |endpoint: &EndpointStats| {
+                let member = members.iter().find(|member| member.id == endpoint.endpoint)?;
+                cooldown.reason(&member.cluster)
+            };
+            let failures = stats.endpoints.iter().map(failure).collect();
+            PoolFigure { cluster: Arc::clone(pool.id()), stats, states, failures }
         };
         Self { pools: fleet.pools().into_iter().map(figure).collect() }
     }

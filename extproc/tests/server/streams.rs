@@ -166,6 +166,16 @@ fn answer_body(bytes: &[u8], end_of_stream: bool) -> ProcessingRequest {
     ProcessingRequest { request: Some(Request::ResponseBody(body)), ..ProcessingRequest::default() }
 }
 
+fn trailers() -> ProcessingRequest {
+    let trailers = Request::RequestTrailers(HttpTrailers::default());
+    ProcessingRequest { request: Some(trailers), ..ProcessingRequest::default() }
+}
+
+fn answer_trailers() -> ProcessingRequest {
+    let trailers = Request::ResponseTrailers(HttpTrailers::default());
+    ProcessingRequest { request: Some(trailers), ..ProcessingRequest::default() }
+}
+
 fn immediate_status(reply: &ProcessingResponse) -> Option<i32> {
     match reply.response.as_ref()? {
         Response::ImmediateResponse(response) => Some(response.status.as_ref()?.code),
@@ -194,6 +204,31 @@ async fn a_whole_exchange_is_answered_message_by_message_and_then_ends_cleanly()
     assert_eq!(kinds, ["request headers", "request body", "response headers", "response body"]);
     assert!(end.is_ok(), "{end:?}");
     sidecar.is_at_rest().await;
+}
+
+#[tokio::test]
+async fn trailers_end_bodies_and_get_replies_that_take_our_headers_out_of_them() {
+    let sidecar = Sidecar::start().await;
+    let usage = br#"{"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
+    let buffered = || head(Some(protocol(BUFFERED, STREAMED, false)));
+    for first in [static_head(), buffered()] {
+        let messages =
+            vec![first, body(CHAT, false), trailers(), answer_head(), answer_body(usage, false), answer_trailers()];
+        let (replies, end) = sidecar.converse(messages).await;
+        assert!(end.is_ok(), "{end:?}");
+        let replies: Vec<_> = replies.into_iter().filter_map(|reply| reply.response).collect();
+        let [_, _, Response::RequestTrailers(reply), _, _, Response::ResponseTrailers(_)] = replies.as_slice() else {
+            panic!("{replies:?}")
+        };
+        let removed = &reply.header_mutation.as_ref().unwrap().remove_headers;
+        assert!(attache_proto::headers::OWNED.iter().all(|name| removed.iter().any(|removed| removed == name)));
+    }
+    for first in [static_head(), buffered()] {
+        let (replies, end) = sidecar.converse(vec![first, trailers()]).await;
+        assert_eq!((replies.last().and_then(immediate_status), end.is_ok()), (Some(400), true), "{replies:?}");
+    }
+    sidecar.is_at_rest().await;
+    assert_eq!(sidecar.world.ledger.stats().reservations, Some(0));
 }
 
 #[tokio::test]
@@ -250,14 +285,13 @@ async fn messages_out_of_order_end_the_stream_in_an_error() {
     let sidecar = Sidecar::start().await;
     let protocol_config = Some(protocol(STREAMED, STREAMED, true));
     let first_body = ProcessingRequest { protocol_config, ..body(CHAT, true) };
-    let trailers = Request::RequestTrailers(HttpTrailers::default());
-    let trailers = ProcessingRequest { request: Some(trailers), ..ProcessingRequest::default() };
     for messages in [
         vec![first_body],
         vec![static_head(), static_head()],
         vec![static_head(), answer_head(), answer_head()],
         vec![static_head(), body(CHAT, true), answer_body(b"", true)],
-        vec![static_head(), trailers],
+        vec![static_head(), answer_trailers()],
+        vec![static_head(), body(CHAT, true), answer_trailers()],
         vec![static_head(), ProcessingRequest::default()],
     ] {
         let (_, end) = sidecar.converse(messages).await;

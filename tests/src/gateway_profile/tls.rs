@@ -11,7 +11,7 @@ pub(super) fn transport_socket(objects: &Objects, refs: &[Value]) -> Result<Opti
     let Some(name) = refs.first().map(|one| text(one, "/name")) else { return Ok(None) };
     if let Some(tls) = objects.named("Backend", name)?.pointer("/spec/tls") {
         only(tls, &["insecureSkipVerify", "sni"])?;
-        return Ok(Some(socket(text(tls, "/sni"), None)));
+        return Ok(Some(socket(text(tls, "/sni"), None, objects)));
     }
     let Some(validation) = objects.tls_of(name).and_then(|policy| policy.pointer("/spec/validation")) else {
         return Ok(None);
@@ -32,7 +32,7 @@ pub(super) fn transport_socket(objects: &Objects, refs: &[Value]) -> Result<Opti
         names => names.iter().map(alternative_name).collect(),
     };
     let validation = json!({"trusted_ca": authorities, "match_typed_subject_alt_names": names});
-    Ok(Some(socket(hostname, Some(validation))))
+    Ok(Some(socket(hostname, Some(validation), objects)))
 }
 
 fn alternative_name(name: &Value) -> Value {
@@ -42,8 +42,18 @@ fn alternative_name(name: &Value) -> Value {
     }
 }
 
-fn socket(sni: &str, validation: Option<Value>) -> Value {
+fn socket(sni: &str, validation: Option<Value>, objects: &Objects) -> Value {
     let mut common = json!({});
+    let settings = objects.of_kind("EnvoyProxy").find_map(|proxy| proxy.pointer("/spec/backendTLS"));
+    if let (Some(settings), Some(fields)) = (settings, common.as_object_mut()) {
+        let version = format!("TLSv{}", text(settings, "/maxVersion").replace('.', "_"));
+        let params = json!({
+            "tls_maximum_protocol_version": version,
+            "ecdh_curves": list(settings, "/ecdhCurves"),
+            "signature_algorithms": list(settings, "/signatureAlgorithms"),
+        });
+        fields.insert("tls_params".to_owned(), params);
+    }
     if let (Some(validation), Some(fields)) = (validation, common.as_object_mut()) {
         fields.insert("validation_context".to_owned(), validation);
     }

@@ -130,12 +130,12 @@ async fn a_body_that_cannot_be_understood_is_refused_with_the_reason_and_counted
 async fn a_body_above_the_cap_is_refused_whether_its_length_is_declared_or_not() {
     let stack = stack().await;
     let too_large = is(413, INVALID, "request_too_large");
-    // 20 MB in chunks: nobody knows how many there will be.
+    // 40 MB in chunks: nobody knows how many there will be.
     let mut connection = Connection::open(&stack.gateway.envoy).await;
     connection.send(chunked(CHAT, "authorization: Bearer sk-a\r\n")).await;
     connection.send_chunk(br#"{"model":"m","messages":[{"role":"user","content":""#).await;
     let chunk = vec![b'x'; 1 << 20];
-    for _ in 0..20 {
+    for _ in 0..40 {
         if !connection.send_chunk(&chunk).await {
             break;
         }
@@ -145,15 +145,15 @@ async fn a_body_above_the_cap_is_refused_whether_its_length_is_declared_or_not()
     counted(&stack, "body_too_large", 1).await;
     // Declared, the filter refuses it.
     let mut connection = Connection::open(&stack.gateway.envoy).await;
-    let request = post(CHAT, "authorization: Bearer sk-a\r\n", &vec![b'x'; 17 << 20]);
+    let request = post(CHAT, "authorization: Bearer sk-a\r\n", &vec![b'x'; 33 << 20]);
     connection.send(&request[..1000]).await;
     let answer = connection.read_answer().await;
     assert_eq!(error_in(answer.status, &answer.body), too_large);
     // At the cap it passes.
     let mut body = chat();
     let overhead = body.to_string().len();
-    body["messages"][0]["content"] = json!("x".repeat((16 << 20) - overhead + "Hi".len()));
-    assert_eq!(body.to_string().len(), 16 << 20);
+    body["messages"][0]["content"] = json!("x".repeat((32 << 20) - overhead + "Hi".len()));
+    assert_eq!(body.to_string().len(), 32 << 20);
     let answer = client(&stack).chat(&body).await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(served(&stack), 1);

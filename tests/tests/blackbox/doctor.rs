@@ -97,7 +97,7 @@ async fn what_was_broken_in_an_envoy_is_found_there() {
         (
             &[
                 ("limit_bytes: 1048576\n    filter_chains", "limit_bytes: 32768\n    filter_chains"),
-                ("request_body_buffer_limit: 16842752", "request_body_buffer_limit: 32768"),
+                ("request_body_buffer_limit: 33619968", "request_body_buffer_limit: 32768"),
             ],
             // Over HTTP/1.1; over HTTP/2 the window holds as much as the sidecar takes.
             &["buffer-too-small", "buffer-below-cap"],
@@ -163,7 +163,7 @@ async fn the_profile_of_envoy_gateway_serves_and_is_found_sound_and_its_defaults
 
     // What is there if nobody sets ClientTrafficPolicy, breakers and timeouts.
     let defaults = [
-        ("per_connection_buffer_limit_bytes: 17825792", "per_connection_buffer_limit_bytes: 32768"),
+        ("per_connection_buffer_limit_bytes: 34603008", "per_connection_buffer_limit_bytes: 32768"),
         ("stream_idle_timeout: 900s", "stream_idle_timeout: 300s"),
         ("message_timeout: 10s", "message_timeout: 0.2s"),
         ("failure_mode_allow: true", "failure_mode_allow: false"),

@@ -251,7 +251,7 @@ async fn a_path_that_nobody_serves_a_wrong_method_and_too_much_of_anything_are_r
         let long = client.clone().with_header("x-long", &"x".repeat(50 * 1024)).chat(&chat("model-one")).await.unwrap();
         assert_eq!(error(&long), is(431, INVALID, "headers_too_large"), "{filter:?}");
         let mut declared = Connection::open(&stack.gateway.envoy).await;
-        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer sk-one\r\ncontent-length: 16777217\r\n\r\n";
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer sk-one\r\ncontent-length: 33554433\r\n\r\n";
         declared.send(head).await;
         let answer = declared.read_answer().await;
         assert_eq!(error_in(answer.status, &answer.body), is(413, INVALID, "request_too_large"), "{filter:?}");

@@ -35,6 +35,8 @@ mod clients;
 #[cfg(test)]
 mod codings;
 #[cfg(test)]
+mod cors;
+#[cfg(test)]
 mod dashboards;
 #[cfg(test)]
 mod dialects;
@@ -57,11 +59,15 @@ mod keys;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod listen_tls;
+#[cfg(test)]
 mod load;
 #[cfg(test)]
 mod new_keys;
 #[cfg(test)]
 mod outages;
+#[cfg(test)]
+mod own_errors;
 #[cfg(test)]
 mod profile;
 #[cfg(test)]
@@ -78,6 +84,10 @@ mod replay;
 mod shared_limits;
 #[cfg(test)]
 mod sharing;
+#[cfg(test)]
+mod sidecar_health;
+#[cfg(test)]
+mod trailers;
 #[cfg(test)]
 mod unified_endpoint;
 #[cfg(test)]

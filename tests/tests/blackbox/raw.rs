@@ -98,6 +98,11 @@ impl Connection {
         }
     }
 
+    /// Reads until the peer closes the connection.
+    pub(crate) async fn read_to_end(&mut self) {
+        while self.read_more().await {}
+    }
+
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.received).await;
         read.is_ok_and(|bytes| bytes > 0)

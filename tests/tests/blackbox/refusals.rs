@@ -92,7 +92,7 @@ async fn nothing_of_a_refused_body_is_kept() {
     let stack = stack().await;
     let limits = [
         ("per_connection_buffer_limit_bytes: 1048576", "per_connection_buffer_limit_bytes: 16384"),
-        ("request_body_buffer_limit: 16842752", "request_body_buffer_limit: 16384"),
+        ("request_body_buffer_limit: 33619968", "request_body_buffer_limit: 16384"),
     ];
     let envoy = envoy_with(&stack, &limits).await;
     let mut connection = Connection::open(&envoy).await;

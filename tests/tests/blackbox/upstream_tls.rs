@@ -2,7 +2,10 @@
 //! not.
 
 use std::{
+    fs,
     net::SocketAddr,
+    path::Path,
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -10,12 +13,13 @@ use std::{
 };
 
 use attache_model_server::{Config, ModelServer};
-use attache_tests::{Stack, tools::Profile, until};
+use attache_tests::{Stack, tools, tools::Profile, until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
-    io::copy_bidirectional,
+    io::{AsyncBufReadExt as _, BufReader, copy_bidirectional},
     net::{TcpListener, TcpStream},
+    process::{Child, Command},
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -44,8 +48,7 @@ impl Authority {
 
     /// As the ConfigMap `authority`.
     fn document(&self) -> String {
-        let pem: String = self.0.pem().lines().map(|line| format!("    {line}\n")).collect();
-        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: authority}}\ndata:\n  ca.crt: |\n{pem}---\n")
+        authority(&self.0.pem())
     }
 
     /// A server that is `host` by our word.
@@ -55,6 +58,12 @@ impl Authority {
         let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
         ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap()
     }
+}
+
+/// The ConfigMap `authority`.
+fn authority(pem: &str) -> String {
+    let pem: String = pem.lines().map(|line| format!("    {line}\n")).collect();
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: authority}}\ndata:\n  ca.crt: |\n{pem}---\n")
 }
 
 /// Names of their own: by them it is found who signed what.
@@ -177,4 +186,68 @@ async fn a_certificate_is_not_looked_at_where_the_operator_says_so() {
     let endpoint = format!("ip: {{address: 127.0.0.1, port: {}}}", server.address.port());
     assert_eq!(asked(documents(&endpoint, ", tls: {insecureSkipVerify: true}")).await, 200);
     assert_eq!(server.model.requests_total(), 1);
+}
+
+/// A model server behind the TLS of OpenSSL, of one version, with the certificate of this name: its port, and its process.
+async fn openssl_server(certificate: &str, version: &str) -> (u16, Child) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let file = |name: String| directory.join("certificates").join(name);
+    let mut server = Command::new(tools::python().unwrap())
+        .arg("-B")
+        .arg(directory.join("python/tls_server.py"))
+        .args([file(format!("{certificate}.crt")), file(format!("{certificate}.key"))])
+        .arg(version)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).await.unwrap();
+    (port.trim().parse().unwrap(), server)
+}
+
+#[tokio::test]
+async fn servers_are_reached_whichever_curve_of_nist_their_certificates_key_is_on() {
+    for certificate in ["p256", "p384", "p521"] {
+        let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/certificates/{certificate}.crt"));
+        let trusted = authority(&fs::read_to_string(pem).unwrap());
+        for version in ["1.2", "1.3"] {
+            let (port, _server) = openssl_server(certificate, version).await;
+            let name = format!("fqdn: {{hostname: localhost, port: {port}}}");
+            assert_eq!(asked(documents(&name, BY_AUTHORITY) + &trusted).await, 200, "{certificate} TLS {version}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn why_tls_failed_is_told_in_the_log_on_the_affinity_page_and_by_doctor() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let untrusted = TlsServer::start(theirs.server("localhost")).await;
+    let plain = ModelServer::start(Config::default()).await.unwrap();
+    for (port, words) in [
+        (untrusted.address.port(), "its certificate is not trusted, or is not for this name"),
+        (plain.addr().port(), "what answers there is not TLS"),
+    ] {
+        let documents =
+            documents(&format!("fqdn: {{hostname: localhost, port: {port}}}"), BY_AUTHORITY) + &ours.document();
+        let stack = Stack::builder(documents).without_wasm().start().await.unwrap();
+        let chat = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5});
+        for _ in 0..3 {
+            assert_eq!(stack.client().chat(&chat).await.unwrap().status, 503);
+        }
+        let sidecar = &stack.gateway.sidecar;
+        let page: Value = serde_json::from_str(&sidecar.page("/affinity").await.unwrap()).unwrap();
+        let failure = page["pools"][0]["endpoints"][0]["failure"].as_str().unwrap_or_default().to_owned();
+        assert!(failure.starts_with(words), "{page}");
+        let said = sidecar.log().matches(words).count();
+        assert_eq!(said, 1, "{}", sidecar.log());
+        let admin = stack.gateway.envoy.admin_url();
+        let doctor = Command::from(tools::attache().unwrap())
+            .args(["doctor", "--json", "--admin", admin.trim_start_matches("http://")])
+            .output()
+            .await
+            .unwrap();
+        let found = String::from_utf8(doctor.stdout).unwrap();
+        assert!(found.contains("model-tls-failed"), "{found}");
+    }
 }

@@ -186,8 +186,8 @@ impl GateConfig {
     /// The default of [`GateConfig::max_header_bytes`], 48 KiB: below the 60 KiB at which Envoy itself answers 431, and
     /// without JSON (`max_request_headers_kb`).
     pub const DEFAULT_MAX_HEADER_BYTES: u64 = 48 * 1024;
-    /// The default of [`GateConfig::max_body_bytes`], 16 MiB.
-    pub const DEFAULT_MAX_BODY_BYTES: u64 = 16 * 1024 * 1024;
+    /// The default of [`GateConfig::max_body_bytes`], 32 MiB: what Anthropic takes, and more than the 25 MiB of OpenAI's audio.
+    pub const DEFAULT_MAX_BODY_BYTES: u64 = 32 * 1024 * 1024;
 
     /// A configuration with the default bounds, no prefix and no models, whose refusals are answered at once.
     pub fn new(access: Access) -> Self {
@@ -355,7 +355,7 @@ mod tests {
         let mut config = GateConfig::new(Access::Keys(keys()));
         config.models.insert("chat".to_owned(), vec!["default/unified".to_owned()]);
         let json = format!(
-            r#"{{"version":1,"path_prefix":"","max_header_bytes":49152,"max_body_bytes":16777216,"access":{{"keys":[{{"id":"default/app-a","sha256":"{SHA}","tenant":"acme","routes":["default/unified"]}}]}},"models":{{"chat":["default/unified"]}}}}"#
+            r#"{{"version":1,"path_prefix":"","max_header_bytes":49152,"max_body_bytes":33554432,"access":{{"keys":[{{"id":"default/app-a","sha256":"{SHA}","tenant":"acme","routes":["default/unified"]}}]}},"models":{{"chat":["default/unified"]}}}}"#
         );
         assert_eq!(serde_json::to_string(&config).unwrap(), json);
         assert_eq!(GateConfig::from_json(json.as_bytes()), Ok(config));

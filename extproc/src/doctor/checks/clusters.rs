@@ -9,12 +9,13 @@ use crate::doctor::finding::{Findings, Rule, Severity};
 use crate::doctor::json::{Json, within};
 use crate::doctor::scene::Scene;
 
-pub(in crate::doctor) static RULES: [&Rule; 9] = [
+pub(in crate::doctor) static RULES: [&Rule; 10] = [
     &SIDECAR_MISSING,
     &SIDECAR_HTTP1,
     &SIDECAR_NO_HOST,
     &SIDECAR_BREAKERS,
     &SIDECAR_KEEPALIVE,
+    &SIDECAR_UNCHECKED,
     &TARGET_MISSING,
     &REPLICA_IGNORED,
     &BREAKERS,
@@ -52,6 +53,14 @@ static SIDECAR_KEEPALIVE: Rule = Rule {
     severity: Severity::Note,
     envoy: "set http2_protocol_options.connection_keepalive: {interval: 30s, timeout: 20s}",
     envoy_gateway: "set EnvoyExtensionPolicy spec.extProc[].backendSettings.tcpKeepalive, or run the sidecar in the proxy's pod",
+};
+static SIDECAR_UNCHECKED: Rule = Rule {
+    id: "sidecar-unchecked",
+    severity: Severity::Warning,
+    envoy: "give the sidecar's cluster a gRPC health check (health_checks: grpc_health_check, service_name: \
+        envoy.service.ext_proc.v3.ExternalProcessor), as `attache render static` does for a name",
+    envoy_gateway: "set EnvoyExtensionPolicy spec.extProc[].backendSettings.healthCheck.active: {type: GRPC, ...}, as `attache render \
+        envoy-gateway` does",
 };
 static TARGET_MISSING: Rule = Rule {
     id: "target-without-cluster",
@@ -138,6 +147,11 @@ fn sidecar(scene: &Scene<'_>, findings: &mut Findings) {
                 "a connection to the sidecar that is dead without a sign is used until TCP gives up, minutes later";
             findings.add(&SIDECAR_KEEPALIVE, &place, what);
         }
+    }
+    let several = scene.proxy.hosts(name).map_or(0, |hosts| hosts.len()) > 1;
+    if several && cluster.list("health_checks").is_empty() {
+        let what = "there are several sidecars, and one that drains or hangs goes on getting its share of requests, which fail";
+        findings.add(&SIDECAR_UNCHECKED, &place, what);
     }
     let low = low_breakers(cluster, &["max_connections", "max_pending_requests", "max_requests"]);
     if !low.is_empty() {

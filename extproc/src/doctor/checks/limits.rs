@@ -5,17 +5,17 @@ use std::time::Duration;
 use crate::doctor::finding::{Findings, Rule, Severity};
 use crate::doctor::json::Json;
 use crate::doctor::route::Route;
-use crate::doctor::scene::{BodyMode, Hold, Scene};
+use crate::doctor::scene::{BodyMode, Hold, OVER_HTTP2, Scene};
 
 pub(in crate::doctor) static RULES: [&Rule; 7] =
     [&SMALL_BUFFER, &BUFFER_BELOW_CAP, &SHORT_TIMEOUT, &MODEST_TIMEOUT, &IDLE_TIMEOUT, &RETRIES, &NO_RETRIES];
 
 /// What is above the sidecar's cap by default.
-const LARGER_BUFFER: &str = "set request_body_buffer_limit of the virtual host above the sidecar's --max-body (16842752 for 16MiB); \
+const LARGER_BUFFER: &str = "set request_body_buffer_limit of the virtual host above the sidecar's --max-body (33619968 for 32MiB); \
     for a way in with a direct_response, to which Envoy does not apply it, per_connection_buffer_limit_bytes of the listener \
     (HTTP/1.1) and http2_protocol_options.initial_stream_window_size (HTTP/2)";
 const LARGER_BUFFER_OF_GATEWAY: &str = "set ClientTrafficPolicy spec.connection.bufferLimit (HTTP/1.1) and \
-    spec.http2.initialStreamWindowSize (HTTP/2) above the sidecar's --max-body (16448Ki for 16MiB)";
+    spec.http2.initialStreamWindowSize (HTTP/2) above the sidecar's --max-body (32832Ki for 32MiB)";
 
 static SMALL_BUFFER: Rule = Rule {
     id: "buffer-too-small",
@@ -90,6 +90,7 @@ fn buffer(scene: &Scene<'_>, route: &Route<'_>, findings: &mut Findings) {
         BodyMode::None | BodyMode::Other(_) => return,
     };
     for Hold { over, bytes } in scene.holds(route) {
+        let is_buffered = is_buffered || (over == OVER_HTTP2 && scene.buffers_http2());
         // Of a streamed body the chunk that goes over the cap must still come through, or nobody could refuse it.
         if bytes > cap || (is_buffered && bytes == cap) {
             continue;

@@ -48,10 +48,10 @@ static RESPONSE_BODY: Rule = Rule {
     envoy_gateway: "set EnvoyExtensionPolicy spec.extProc[].processingMode.response.body: Streamed",
 };
 static TRAILERS: Rule = Rule {
-    id: "trailers-sent",
-    severity: Severity::Error,
-    envoy: "set request_trailer_mode and response_trailer_mode to SKIP",
-    envoy_gateway: "set no body mode of EnvoyExtensionPolicy spec.extProc[].processingMode to FullDuplexStreamed",
+    id: "trailers-hang",
+    severity: Severity::Warning,
+    envoy: "have HTTP/2 requests asked about with request_body_mode: BUFFERED, as `attache render static` does, or set codec_type: HTTP1",
+    envoy_gateway: "set EnvoyExtensionPolicy spec.extProc[].processingMode.request.body: Buffered",
 };
 static OBSERVING: Rule = Rule {
     id: "observability-mode",
@@ -180,13 +180,27 @@ fn modes(scene: &Scene<'_>, route: Option<&Route<'_>>, findings: &mut Findings) 
             findings.add(&RESPONSE_BODY, &place, format!("answers are sent as {other}: {REFUSED}"));
         }
     }
-    if ["request_trailer_mode", "response_trailer_mode"].iter().any(|name| mode.text(name) == "SEND") {
-        findings.add(&TRAILERS, &place, "trailers are sent to the sidecar, which ends such streams with an error");
+    if keeps_trailers(scene, route) {
+        let what = format!(
+            "a request over HTTP/2 that ends in trailers hangs until it is given up: Envoy keeps them back while the headers wait \
+             for an answer, which comes when the body is complete (request_body_mode: STREAMED, request_trailer_mode: {})",
+            Some(mode.text("request_trailer_mode")).filter(|mode| *mode == "SEND").unwrap_or("SKIP"),
+        );
+        findings.add(&TRAILERS, &place, what);
     }
     if !scene.fails_open(route) && scene.response_body(route) != BodyMode::None {
         let what = "when the sidecar goes, every answer under way is cut (failure_mode_allow is false)";
         findings.add(&CUT_ANSWERS, &place, what);
     }
+}
+
+/// Whether the sidecar never hears that a body is complete which ends in trailers. A filter may hold several processors, one for
+/// each version of HTTP; Envoy takes the trailers off HTTP/1.1 by itself.
+fn keeps_trailers(scene: &Scene<'_>, route: Option<&Route<'_>>) -> bool {
+    let manager = scene.gateway.manager;
+    let http1_alone =
+        manager.text("codec_type") == "HTTP1" && !manager.is_true("http_protocol_options.enable_trailers");
+    !http1_alone && scene.request_body(route) == BodyMode::Streamed && !scene.buffers_http2()
 }
 
 fn unseen(place: &str, findings: &mut Findings) {

@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use crate::doctor::finding::{Findings, Rule, Severity, counted};
 use crate::doctor::json::Json;
+use crate::doctor::route::Route;
 use crate::doctor::scene::{BodyMode, Fate, Scene};
 
-pub(in crate::doctor) static RULES: [&Rule; 6] =
-    [&WAS_OPEN, &HAS_FAILED, &TIMED_OUT, &OVERFLOWED, &NEVER_ASKED, &NO_TRAFFIC];
+pub(in crate::doctor) static RULES: [&Rule; 7] =
+    [&WAS_OPEN, &HAS_FAILED, &TIMED_OUT, &OVERFLOWED, &NEVER_ASKED, &TLS_FAILED, &NO_TRAFFIC];
 
 static WAS_OPEN: Rule = Rule {
     id: "has-failed-open",
@@ -45,6 +46,15 @@ static NEVER_ASKED: Rule = Rule {
     severity: Severity::Warning,
     envoy: "nothing, if these requests were for something else than models; otherwise look which route they took",
     envoy_gateway: "nothing, if these requests were for something else than models; otherwise look which HTTPRoute they took",
+};
+static TLS_FAILED: Rule = Rule {
+    id: "model-tls-failed",
+    severity: Severity::Warning,
+    envoy: "look at `failure` on the sidecar's /affinity, or at its log, for Envoy's own words; then at the server's certificate (openssl \
+        s_client -connect HOST:PORT -servername NAME), and at what the BackendTLSPolicy or `tls` of its Backend trusts",
+    envoy_gateway: "look at `failure` on the sidecar's /affinity, or at its log, for Envoy's own words; then at the server's certificate \
+        (openssl s_client -connect HOST:PORT -servername NAME), and at what the BackendTLSPolicy trusts; for certificates on P-384 or P-521 \
+        set EnvoyProxy spec.backendTLS.ecdhCurves and signatureAlgorithms as `attache render envoy-gateway` does",
 };
 static NO_TRAFFIC: Rule = Rule {
     id: "no-traffic",
@@ -96,12 +106,43 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, counters: &Counters<'_>, fin
         }
     }
     failures(scene, counters, findings);
+    tls(scene, counters, findings);
     let cluster = scene.sidecar_cluster();
     let names = ["upstream_rq_pending_overflow", "upstream_cx_overflow"];
     let overflows: u64 = names.iter().map(|name| counters.named(&format!("cluster.{cluster}.{name}"))).sum();
     if overflows > 0 {
         let what = format!("a circuit breaker kept {} from the sidecar {SINCE}", counted(overflows, "stream"));
         findings.add(&OVERFLOWED, &format!("cluster {cluster}"), what);
+    }
+}
+
+/// Connections to model servers that failed for their TLS, by what Envoy counts of each cluster.
+fn tls(scene: &Scene<'_>, counters: &Counters<'_>, findings: &mut Findings) {
+    // Whatever fails is a connection error; the others say why, where it was the certificate.
+    const WHY: [(&str, &str); 4] = [
+        ("fail_verify_error", "an authority that is not trusted, or a certificate out of its time"),
+        ("fail_verify_san", "a certificate for another name"),
+        ("fail_verify_no_cert", "no certificate"),
+        ("fail_verify_cert_hash", "a certificate other than the one that is pinned"),
+    ];
+    let clusters: BTreeSet<&str> = scene.targets().flat_map(Route::clusters).collect();
+    for cluster in clusters {
+        let count = |name: &str| counters.named(&format!("cluster.{cluster}.ssl.{name}"));
+        let reasons: Vec<String> = WHY
+            .iter()
+            .filter(|(name, _)| count(name) > 0)
+            .map(|(name, why)| format!("{why} ({name} {})", count(name)))
+            .collect();
+        let errors = count("connection_error");
+        if errors == 0 && reasons.is_empty() {
+            continue;
+        }
+        let mut what = format!("{} failed for TLS {SINCE} (ssl.connection_error)", counted(errors, "connection"));
+        if !reasons.is_empty() {
+            what.push_str(": ");
+            what.push_str(&reasons.join(", "));
+        }
+        findings.add(&TLS_FAILED, &format!("cluster {cluster}"), what);
     }
 }
 

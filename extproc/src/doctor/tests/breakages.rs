@@ -124,7 +124,14 @@ const BREAKAGES: &[Breakage] = &[
     ("response-body-mode", ENVOY_GATEWAY, |dump| {
         dump.processor()["processing_mode"]["response_body_mode"] = json!("FULL_DUPLEX_STREAMED");
     }),
-    ("trailers-sent", STATIC, |dump| dump.processor()["processing_mode"]["response_trailer_mode"] = json!("SEND")),
+    ("trailers-hang", STATIC, |dump| drop(dump.matchers().pop())),
+    ("trailers-hang", STATIC, |dump| {
+        dump.matchers().pop();
+        dump.processor()["processing_mode"]["request_trailer_mode"] = json!("SKIP");
+    }),
+    ("trailers-hang request-body-mode content-length-removed", ENVOY_GATEWAY, |dump| {
+        dump.processor()["processing_mode"]["request_body_mode"] = json!("STREAMED");
+    }),
     ("observability-mode", STATIC, |dump| dump.processor()["observability_mode"] = json!(true)),
     ("route-not-cleared", STATIC, |dump| dump.processor()["route_cache_action"] = json!("RETAIN")),
     ("route-not-cleared", STATIC, |dump| dump.processor()["disable_clear_route_cache"] = json!(true)),
@@ -159,7 +166,7 @@ const BREAKAGES: &[Breakage] = &[
         dump.manager()["http2_protocol_options"] = json!({"initial_stream_window_size": 65_536});
     }),
     ("buffer-below-cap", ENVOY_GATEWAY, |dump| dump.listener()["per_connection_buffer_limit_bytes"] = json!(1 << 20)),
-    ("buffer-below-cap", STATIC, |dump| dump.virtual_host()["request_body_buffer_limit"] = json!("16777216")),
+    ("buffer-below-cap", STATIC, |dump| dump.virtual_host()["request_body_buffer_limit"] = json!("33554432")),
     ("buffer-below-cap", STATIC, |dump| remove(dump.virtual_host(), "request_body_buffer_limit")),
     ("answers-time-out", STATIC, |dump| remove(&mut dump.route(0)["route"], "timeout")),
     ("long-answers-time-out", STATIC, |dump| dump.route(0)["route"]["timeout"] = json!("300s")),
@@ -193,6 +200,10 @@ const BREAKAGES: &[Breakage] = &[
         let address =
             &mut dump.endpoints("envoyextensionpolicy/")["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"];
         address["socket_address"]["address"] = json!("10.1.2.3");
+    }),
+    ("sidecar-unchecked", STATIC, |dump| {
+        let hosts = dump.endpoints(SIDECAR)["endpoints"][0]["lb_endpoints"].as_array_mut().unwrap();
+        hosts.push(hosts[0].clone());
     }),
     ("target-without-cluster", STATIC, |dump| {
         dump.clusters().retain(|entry| entry["cluster"]["name"] != MODEL);

@@ -13,10 +13,17 @@ impl Dump {
     }
 }
 
+/// A processor that may be asked about every version of HTTP.
+fn buffered(dump: &mut Dump) -> Value {
+    let mut processor = dump.processor().clone();
+    processor["processing_mode"]["request_body_mode"] = json!("BUFFERED");
+    processor
+}
+
 /// The sidecar's filter comes by ECDS; `delivered` is whether it has come.
 fn by_ecds(delivered: bool) -> Dump {
     let mut dump = Dump::new(STATIC);
-    let processor = dump.processor().clone();
+    let processor = buffered(&mut dump);
     *dump.filter(1) = json!({
         "name": "attache",
         "config_discovery": {
@@ -72,7 +79,7 @@ fn a_filter_that_is_not_in_the_dump_makes_the_verdict_incomplete() {
     assert!(by_ecds(false).ids().contains("not-attached"));
     // Until it comes, its default holds.
     let mut dump = by_ecds(false);
-    let default = Dump::new(STATIC).processor().clone();
+    let default = buffered(&mut Dump::new(STATIC));
     dump.filter(1)["config_discovery"]["default_config"] = default;
     assert_eq!(dump.examine().findings, []);
 }

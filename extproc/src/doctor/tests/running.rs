@@ -9,7 +9,7 @@ use super::super::*;
 use super::{Dump, STATIC, remove};
 
 /// The rules that are tested here.
-pub(super) const RULES: [&str; 12] = [
+pub(super) const RULES: [&str; 13] = [
     "sidecar-silent",
     "sidecar-not-connected",
     "has-failed-open",
@@ -18,6 +18,7 @@ pub(super) const RULES: [&str; 12] = [
     "has-overflowed",
     "never-asked",
     "no-traffic",
+    "model-tls-failed",
     "sidecar-unreachable",
     "sidecar-never-answered",
     "another-sidecar",
@@ -68,6 +69,24 @@ fn counters_tell_what_has_happened() {
     let overflow = |cluster: &str| format!("cluster.{cluster}.upstream_rq_pending_overflow");
     assert_eq!(ids(stats(&[STARTED, ANSWERED, (&overflow("attache"), 1)])), BTreeSet::from(["has-overflowed"]));
     assert_eq!(ids(stats(&[STARTED, ANSWERED, (&overflow("other"), 1)])), BTreeSet::new());
+}
+
+#[test]
+fn connections_that_failed_for_tls_are_told_with_what_envoy_counts_of_them() {
+    let of = |name: &str| format!("cluster.default/pool.ssl.{name}");
+    let told = |counts: &[(&str, u64)]| {
+        let named: Vec<_> = counts.iter().map(|(name, count)| (of(name), *count)).collect();
+        let counts: Vec<_> = named.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        let evidence = Evidence { stats: stats(&[&[STARTED, ANSWERED], &counts[..]].concat()), ..Evidence::default() };
+        what(&examined(Dump::new(STATIC), evidence), "model-tls-failed")
+    };
+    let since = "failed for TLS since this Envoy's counters were reset or it started (ssl.connection_error)";
+    assert_eq!(told(&[("connection_error", 1)]), format!("1 connection {since}"));
+    assert_eq!(
+        told(&[("connection_error", 3), ("fail_verify_san", 2)]),
+        format!("3 connections {since}: a certificate for another name (fail_verify_san 2)")
+    );
+    assert_eq!(ids(stats(&[STARTED, ANSWERED, ("cluster.other.ssl.connection_error", 1)])), BTreeSet::new());
 }
 
 #[test]
@@ -158,6 +177,7 @@ fn a_sidecar_that_contradicts_envoy_is_another_one() {
     let mut dump = Dump::new(STATIC);
     let hosts = dump.endpoints("attache")["endpoints"][0]["lb_endpoints"].as_array_mut().unwrap();
     hosts.push(hosts[0].clone());
+    dump.cluster("attache")["health_checks"] = json!([{"grpc_health_check": {}}]);
     let evidence = Evidence { stats: stats(&[STARTED, ANSWERED]), attached: page(None), ..Evidence::default() };
     assert_eq!(examined(dump, evidence).findings, []);
 }

@@ -53,7 +53,7 @@ fn a_body_that_stalls_ends_as_envoy_was_measured_to_end_it() {
         [what(dump, "buffer-too-small").concat()]
     };
     let http1 = "bodies of more than about 64 KiB over HTTP/1.1 stall; after";
-    let cap = "; the sidecar takes up to 16 MiB";
+    let cap = "; the sidecar takes up to 32 MiB";
     assert_eq!(told(times("10s", "15s"), |_| {}), [format!("{http1} 10 s the request gets 503{cap}")]);
     assert_eq!(told(times("20s", "15s"), |_| {}), [format!("{http1} 15 s the request gets 408{cap}")]);
     let closed = |dump: &mut Dump| remove(dump.processor(), "failure_mode_allow");
@@ -73,15 +73,16 @@ fn the_larger_limit_holds_for_http1_and_the_larger_of_window_and_request_limit_f
     dump.virtual_host()["request_body_buffer_limit"] = json!("524288");
     dump.listener()["per_connection_buffer_limit_bytes"] = json!(65_536);
     dump.manager()["http2_protocol_options"] = json!({"initial_stream_window_size": 65_536});
-    let both =
-        "bodies of more than about 512 KiB stall; after 10 s the request gets 503; the sidecar takes up to 16 MiB";
-    assert_eq!(what(dump, "buffer-too-small"), [both]);
+    let streamed = "bodies of more than about 512 KiB over HTTP/1.1 stall; after 10 s the request gets 503; the sidecar takes up to 32 MiB";
+    let buffered =
+        "bodies of more than about 512 KiB over HTTP/2 are refused by Envoy with 413; the sidecar takes up to 32 MiB";
+    assert_eq!(what(dump, "buffer-too-small"), [streamed, buffered]);
     // Envoy does not apply the request's limit to a route that it answers by itself.
     let mut dump = Dump::new(ENVOY_GATEWAY);
     dump.virtual_host()["request_body_buffer_limit"] = json!("33554432");
     dump.manager()["http2_protocol_options"] = json!({"initial_stream_window_size": 65_536});
     let http2 =
-        "bodies of more than about 64 KiB over HTTP/2 are refused by Envoy with 413; the sidecar takes up to 16 MiB";
+        "bodies of more than about 64 KiB over HTTP/2 are refused by Envoy with 413; the sidecar takes up to 32 MiB";
     assert_eq!(what(dump, "buffer-too-small"), [http2]);
 }
 

@@ -14,6 +14,7 @@ use super::traffic::{CONNECTION_BUFFER, circuit_breaker};
 use super::wasm::WasmSource;
 use crate::config::Config;
 use crate::render::timeouts::{MESSAGE_BUFFERED, seconds};
+use crate::server::HEALTH_SERVICE;
 
 /// The sidecar as a Backend, where it is a socket, and the policy.
 pub(super) fn extension(
@@ -93,7 +94,7 @@ fn wasm(config: &Config, source: &WasmSource, unknown_keys: UnknownKeys) -> Resu
 }
 
 fn ext_proc(options: &GatewayOptions) -> Value {
-    json!({
+    let mut filter = json!({
         "backendRefs": [sidecar_ref(options)],
         "# So that answers which are under way outlive the sidecar. A request that it did not see still goes nowhere: no rule \
             but the last of all matches.": null,
@@ -102,8 +103,8 @@ fn ext_proc(options: &GatewayOptions) -> Value {
         "messageTimeout": seconds(MESSAGE_BUFFERED),
         "processingMode": {
             "request": {"body": "Buffered"},
-            "# Which replica has answered.": null,
-            "response": {"body": "Streamed", "attributes": ["upstream.address"]},
+            "# Which replica has answered, or why none could be asked.": null,
+            "response": {"body": "Streamed", "attributes": ["upstream.address", "upstream.transport_failure_reason"]},
         },
         "# The costs that llmRequestCosts names, for access logs and rate limits.": null,
         "metadata": {"writableNamespaces": [COST_METADATA_NAMESPACE]},
@@ -113,7 +114,29 @@ fn ext_proc(options: &GatewayOptions) -> Value {
             "timeout": {"tcp": {"connectTimeout": "1s"}},
             "connection": {"bufferLimit": CONNECTION_BUFFER},
         },
-    })
+    });
+    if options.sidecar != SidecarForm::Container
+        && let Some(settings) = filter.pointer_mut("/backendSettings").and_then(Value::as_object_mut)
+    {
+        let comment = "# The Service stands for several: one that drains, hangs or is gone gets no new requests. Where none is well, all are \
+                       tried.";
+        settings.insert(comment.to_owned(), Value::Null);
+        settings.insert(
+            "healthCheck".to_owned(),
+            json!({
+                "active": {
+                    "type": "GRPC",
+                    "timeout": "1s",
+                    "interval": "500ms",
+                    "unhealthyThreshold": 2,
+                    "healthyThreshold": 1,
+                    "grpc": {"service": HEALTH_SERVICE},
+                },
+                "panicThreshold": 1,
+            }),
+        );
+    }
+    filter
 }
 
 fn sidecar_ref(options: &GatewayOptions) -> Value {

@@ -7,6 +7,7 @@ use super::object::{ENVOY_PROXY, object};
 use super::options::{GatewayOptions, SidecarForm};
 use super::pod::{SOCKET_DIRECTORY, SOCKET_VOLUME, container, volumes};
 use crate::config::Config;
+use crate::render::tls::{ECDH_CURVES, SIGNATURE_ALGORITHMS};
 
 /// What has to be merged into the Gateway's EnvoyProxy; `None` where nothing has to.
 pub(super) fn envoy_proxy(config: &Config, files: &ConfigFiles, options: &GatewayOptions) -> Option<Value> {
@@ -15,6 +16,21 @@ pub(super) fn envoy_proxy(config: &Config, files: &ConfigFiles, options: &Gatewa
         spec.insert("# The other way round by default; then the filter would save nothing.".to_owned(), Value::Null);
         let order = json!([{"name": "envoy.filters.http.wasm", "before": "envoy.filters.http.ext_proc"}]);
         spec.insert("filterOrder".to_owned(), order);
+    }
+    if config.backends.iter().any(|backend| backend.tls.is_some()) {
+        spec.insert(
+            "# Model servers of TLS 1.3, and those whose certificates have keys on P-384 or P-521: Envoy's defaults take none of them."
+                .to_owned(),
+            Value::Null,
+        );
+        spec.insert(
+            "backendTLS".to_owned(),
+            json!({
+                "maxVersion": "1.3",
+                "ecdhCurves": ECDH_CURVES,
+                "signatureAlgorithms": SIGNATURE_ALGORITHMS,
+            }),
+        );
     }
     if options.sidecar == SidecarForm::Container {
         let provider =

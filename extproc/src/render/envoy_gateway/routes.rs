@@ -1,5 +1,6 @@
 //! HTTPRoutes: the way in, on which the filters run, and one rule for each value of `x-attache-cluster`.
 
+use attache_proto::ErrorKind;
 use attache_proto::headers::{CLUSTER, DESTINATION_ENDPOINT, EXTERNAL_ADDRESS, OWNED};
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,7 @@ use super::object::{ENVOY_GATEWAY, HTTP_ROUTE, HTTP_ROUTE_FILTER, gateway_ref, o
 use super::options::GatewayOptions;
 use super::plan::{Group, Hosts, Plan, RuleTimeout, Target, TargetRoute};
 use crate::config::Config;
-use crate::render::listener::{UNAVAILABLE, error_body};
+use crate::render::local_replies::{UNAVAILABLE, error_body};
 use crate::render::timeouts::seconds;
 
 /// The HTTPRouteFilters and HTTPRoutes.
@@ -31,7 +32,7 @@ pub(super) fn way_in_name(options: &GatewayOptions) -> String {
 }
 
 fn refusal(options: &GatewayOptions) -> Value {
-    let body = error_body("server_error", UNAVAILABLE).to_string();
+    let body = error_body(ErrorKind::Unavailable, UNAVAILABLE).to_string();
     filter(
         &refusal_name(options),
         options,

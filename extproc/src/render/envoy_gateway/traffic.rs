@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_buffer_is_a_quantity_that_envoy_can_count() {
-        assert_eq!(buffer_limit(16 << 20), Ok("16448Ki".to_owned()));
+        assert_eq!(buffer_limit(32 << 20), Ok("32832Ki".to_owned()));
         assert_eq!(buffer_limit(1_000_000), Ok("1065536".to_owned()));
         assert!(matches!(buffer_limit(2 << 30), Err(GatewayError::BodyTooLarge { .. })));
     }

@@ -35,7 +35,8 @@ async fn a_filter_by_ecds_and_routes_by_srds_are_examined_as_if_they_stood_in_th
         "          - name: envoy.filters.http.ext_proc\n",
         "          - name: envoy.filters.http.router\n",
     );
-    let processor = filter.split_once(".http.ext_proc.v3.ExternalProcessor\n").unwrap().1;
+    // The one for HTTP/2, which serves every version.
+    let processor = filter.rsplit_once(".http.ext_proc.v3.ExternalProcessor\n").unwrap().1;
     let processor = dedent(processor, 30);
     let processor: String = processor.lines().map(|line| format!("  {line}\n")).collect();
     let extension = format!(
