@@ -269,6 +269,12 @@ fn its_ports_are_this_machines_alone_and_not_those_of_make_demo() {
             let Some((_, default)) = published.split_once(":-") else { continue };
             let default = default.split('}').next().unwrap().parse().unwrap();
             assert!(taken.insert(default), "{name}: {default} is taken");
+            if name == "envoy" {
+                for document in ["README.md", "docs/containers.md", "docker-compose.yml"] {
+                    let text = fs::read_to_string(root().join(document)).unwrap();
+                    assert!(text.contains(&format!("http://127.0.0.1:{default}/v1/chat/completions")), "{document}");
+                }
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ find_daemon() {
   command -v dockerd >/dev/null || skip "no Docker daemon answers, and there is no dockerd to start one"
   [ "$(id -u)" = 0 ] || skip "no Docker daemon answers, and only root can start one"
   say "starting a Docker daemon for this run"
+  had_bridge=$(ip -brief link show docker0 2>/dev/null || true)
   # The socket stands outside of the data: a path of more than 107 bytes is none.
   daemon_run=$(mktemp -d)
   dockerd --data-root "$work/docker" --exec-root "$daemon_run/exec" --pidfile "$daemon_run/pid" \
@@ -30,7 +31,10 @@ stop_daemon() {
   [ -n "${daemon:-}" ] || return 0
   kill "$daemon" 2>/dev/null || true
   wait "$daemon" 2>/dev/null || true
-  rm -rf "$daemon_run"
+  # What it leaves: a mount, and its bridge.
+  umount "$daemon_run"/exec/netns/* 2>/dev/null || true
+  rm -rf "$daemon_run" || true
+  [ -n "$had_bridge" ] || ip link delete docker0 2>/dev/null || true
 }
 
 has_compose() {
