@@ -1,6 +1,5 @@
 """docker-compose.yml, as README and docs/containers.md have it played: the steps build upon each other."""
 
-import hashlib
 import os
 import re
 import signal
@@ -8,9 +7,8 @@ import subprocess
 import unittest
 
 import stack
-from stack import KEY, METERED_KEY, Stack, Stream, docker, until
+from stack import METERED_KEY, Stack, Stream, docker, until
 
-SERVICES_OF_OTHERS = ("envoy", "redis", "prometheus")
 # A stream of so many tokens takes some four seconds (10 ms each, and what Envoy and the sidecar take).
 SOME_SECONDS = 400
 
@@ -88,14 +86,12 @@ class Sequence(unittest.TestCase):
 
     def test_07_a_new_key_works_and_nothing_is_cut_for_it(self):
         stream = Stream(self.stack, SOME_SECONDS)
+        run = self.compose("run", "--rm", "--no-deps", "-T", "attache", "key", "new", "added", "--route", "unified", check=False)
+        self.assertEqual(run.returncode, 0, run.stderr)
         with self.stack.config.open("a") as config:
-            config.write(
-                "---\napiVersion: attache.dev/v1alpha1\nkind: ClientKey\nmetadata: {name: added}\n"
-                f"spec: {{sha256: {hashlib.sha256(b'sk-added').hexdigest()}, routes: [unified]}}\n"
-            )
-        self.compose("run", "--rm", "render")
-        self.compose("restart", "envoy")
-        until("the key is known", lambda: self.stack.ask("sk-added") == 200)
+            config.write(run.stdout)
+        key = re.search(r"^sk-\S+$", run.stderr, re.MULTILINE).group()
+        until("the key is known", lambda: self.stack.ask(key) == 200)
         self.assertTrue(stream.rest().endswith("data: [DONE]\n\n"), stream.fault)
         self.assertEqual(self.stack.all_containers(), self.before)
 
