@@ -143,6 +143,7 @@ fn describe(config: &Config) -> Value {
             "earlier": config.filter.earlier.iter().map(ToString::to_string).collect::<Vec<_>>(),
         },
         "keys": keys,
+        "pass_through": config.gate_config.pass_through.keys().collect::<Vec<_>>(),
         "routes": config.routes.iter().map(|route| json!({
             "name": &*route.id,
             "rules": rules(route),

@@ -9,13 +9,19 @@ use crate::doctor::finding::{Findings, Rule, Severity, counted};
 use crate::doctor::json::Json;
 use crate::doctor::scene::Scene;
 
-pub(in crate::doctor) static RULES: [&Rule; 3] = [&REFUSED, &STALE, &DIFFERS];
+pub(in crate::doctor) static RULES: [&Rule; 4] = [&REFUSED, &UNSERVED, &STALE, &DIFFERS];
 
 static REFUSED: Rule = Rule {
     id: "wasm-refuses-new-keys",
     severity: Severity::Error,
     envoy: "render the bootstrap anew from the sidecar's documents and restart Envoy with it; --unknown-keys ask spares that",
     envoy_gateway: "render the manifests anew from the sidecar's documents and apply them; --unknown-keys ask spares that",
+};
+static UNSERVED: Rule = Rule {
+    id: "wasm-refuses-new-paths",
+    severity: Severity::Error,
+    envoy: "render the bootstrap anew from the sidecar's documents, and restart Envoy with it",
+    envoy_gateway: "render the manifests anew from the sidecar's documents, and apply them",
 };
 static STALE: Rule = Rule {
     id: "wasm-stale",
@@ -46,11 +52,17 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, sidecar: &Value, findings: &
         return;
     }
     let (missing, gone) = keys(&filter, sidecar);
+    if let Some(what) =
+        named("the Wasm filter answers 404, and the sidecar would serve them:", &paths(&filter, sidecar), "paths")
+    {
+        findings.add(&UNSERVED, place, what);
+    }
     let mut details = vec![format!("they differ in: {}", parts.join(", "))];
-    details.extend(named("the filter does not know", &missing));
-    details.extend(named("the sidecar does not know", &gone));
+    details.extend(named("the filter does not know", &missing, "keys"));
+    details.extend(named("the sidecar does not know", &gone, "keys"));
     let details = details.join("; ");
-    if filter.unknown_keys == UnknownKeys::Refuse && !missing.is_empty() {
+    let demands_keys = filter.access != Access::Open;
+    if demands_keys && filter.unknown_keys == UnknownKeys::Refuse && !missing.is_empty() {
         let keys = counted(missing.len() as u64, "key");
         let what = format!("the Wasm filter refuses {keys} that the sidecar would let in; {details}");
         findings.add(&REFUSED, place, what);
@@ -58,9 +70,7 @@ pub(in crate::doctor) fn gateway(scene: &Scene<'_>, sidecar: &Value, findings: &
     let was_in_force = sidecar.list("filter.earlier").iter().any(|earlier| *earlier == *theirs.to_string());
     if was_in_force {
         let consequence = match filter.unknown_keys {
-            UnknownKeys::Ask => {
-                "new keys work, as the sidecar is asked about them; new paths that pass through get 404"
-            }
+            UnknownKeys::Ask => "new keys work, as the sidecar is asked about them",
             UnknownKeys::Refuse => "it refuses what it does not know",
         };
         let what = format!(
@@ -87,11 +97,17 @@ fn keys(filter: &GateConfig, sidecar: &Value) -> (Vec<String>, Vec<String>) {
     (only(&ours, &theirs), only(&theirs, &ours))
 }
 
-fn named(who: &str, keys: &[String]) -> Option<String> {
-    let first = keys.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match keys.len() {
+/// The paths that pass through the sidecar, and that the filter does not know.
+fn paths(filter: &GateConfig, sidecar: &Value) -> Vec<String> {
+    let ours = sidecar.list("pass_through").iter().filter_map(Value::as_str);
+    ours.filter(|path| !filter.pass_through.contains_key(*path)).map(str::to_owned).collect()
+}
+
+fn named(who: &str, names: &[String], what: &str) -> Option<String> {
+    let first = names.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len() {
         0 => None,
-        count if count > MOST_NAMED => Some(format!("{who} {first} and {} further keys", count - MOST_NAMED)),
+        count if count > MOST_NAMED => Some(format!("{who} {first} and {} further {what}", count - MOST_NAMED)),
         _ => Some(format!("{who} {first}")),
     }
 }

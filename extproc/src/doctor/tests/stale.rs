@@ -7,7 +7,7 @@ use super::super::*;
 use super::{Dump, ENVOY_GATEWAY, STATIC};
 
 /// The rules that are tested here.
-pub(super) const RULES: [&str; 3] = ["wasm-refuses-new-keys", "wasm-stale", "wasm-differs"];
+pub(super) const RULES: [&str; 4] = ["wasm-refuses-new-keys", "wasm-refuses-new-paths", "wasm-stale", "wasm-differs"];
 
 /// With these keys.
 fn config(keys: &[&str]) -> GateConfig {
@@ -52,8 +52,7 @@ fn a_filter_that_runs_on_what_was_in_force_before_is_stale() {
         assert_eq!(
             what,
             "the Wasm filter is stale: its configuration was in force in the sidecar before, and is older; they differ in: \
-             keys; the filter does not know default/b; new keys work, as the sidecar is asked about them; new paths that pass \
-             through get 404"
+             keys; the filter does not know default/b; new keys work, as the sidecar is asked about them"
         );
     }
 }
@@ -77,6 +76,29 @@ fn a_filter_that_refuses_what_the_sidecar_would_let_in_is_an_error() {
     // One that knows too much refuses nothing.
     let refusing = GateConfig { unknown_keys: UnknownKeys::Refuse, ..config(&["a", "b"]) };
     let told = found(STATIC, &refusing, sidecar(&["a"], &[&["a", "b"]]));
+    assert_eq!(told.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["wasm-stale"]);
+}
+
+#[test]
+fn a_path_that_the_filter_does_not_know_is_an_error_as_nobody_is_asked_about_it() {
+    let with = |paths: &[&str]| {
+        let mut config = config(&["a"]);
+        config.pass_through.extend(paths.iter().map(|path| ((*path).to_owned(), vec!["default/r".to_owned()])));
+        config
+    };
+    let page = |paths: &[&str], earlier: &[&str]| {
+        let digest = |config: &GateConfig| ConfigDigest::of(config).to_string();
+        let mut page = sidecar(&["a"], &[]);
+        page["filter"] = json!({"digest": digest(&with(paths)), "earlier": [digest(&with(earlier))]});
+        page["pass_through"] = json!(paths);
+        page
+    };
+    let [(first, what), (second, _)] =
+        found(STATIC, &with(&["/a"]), page(&["/a", "POST /b"], &["/a"])).try_into().unwrap();
+    assert_eq!((first, second), ("wasm-refuses-new-paths", "wasm-stale"));
+    assert_eq!(what, "the Wasm filter answers 404, and the sidecar would serve them: POST /b");
+    // One that it should know no more is the sidecar's to refuse.
+    let told = found(STATIC, &with(&["/a", "/b"]), page(&["/a"], &["/a", "/b"]));
     assert_eq!(told.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["wasm-stale"]);
 }
 
