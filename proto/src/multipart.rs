@@ -427,6 +427,7 @@ impl Fields {
             bounds: OutputBounds::default(),
             choices: self.choices.unwrap_or(1).clamp(1, MAX_CHOICES),
             prompts: 1,
+            runs_tools: false,
             segments: self.prompt.map(text).into_iter().collect(),
         })
     }

@@ -8,9 +8,11 @@
 //! refused ([`names`]); its number or boolean is what the laxest of them reads, or the body is refused ([`lax`]).
 
 mod bounds;
+mod budgets;
 pub(crate) mod lax;
 pub(crate) mod names;
 mod prompt;
+mod tools;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,6 +21,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 pub use self::bounds::OutputBounds;
+use self::budgets::Budget;
 use self::lax::{Count, Switch};
 pub use self::names::misspelt;
 use self::names::{FieldName, Seen};
@@ -95,6 +98,8 @@ pub struct RequestScan {
     pub choices: u64,
     /// How many prompts there are: each has choices of its own. More than 1 for legacy completions alone.
     pub prompts: u64,
+    /// Whether the server may run tools by itself, whose results are further input.
+    pub runs_tools: bool,
     /// The prompt, piece by piece, in the order in which chat templates print it, whatever the document's was: fields of the
     /// template, tools, the system's prompt, messages. Then what is no text of the prompt: schemas, salts, keys.
     pub segments: Vec<Segment>,
@@ -125,6 +130,7 @@ impl RequestScan {
             bounds: OutputBounds::default(),
             choices: 1,
             prompts: 1,
+            runs_tools: false,
             segments: Vec::new(),
         }
     }
@@ -414,6 +420,7 @@ struct Fields {
     bounds: OutputBounds,
     /// The most that any field asks for.
     choices: Option<u64>,
+    runs_tools: bool,
     /// The segments of each field that is part of the prompt.
     prompt: BTreeMap<PromptField, Vec<Segment>>,
 }
@@ -425,7 +432,10 @@ impl Fields {
         let mut seen = Seen::default();
         scanner.open()?;
         while let Some(key) = scanner.next_key()? {
-            match seen.field(operation, &key.text(body))? {
+            let name = key.text(body);
+            fields.bounds.add_budgets(Budget::read(&name, scanner));
+            fields.runs_tools |= tools::are_switched_on(&name, scanner);
+            match seen.field(operation, &name)? {
                 Some((field, name)) => fields.read(field, name, scanner)?,
                 None => {
                     scanner.skip()?;
@@ -475,6 +485,9 @@ impl Fields {
             Some(segments) => segments.len().max(1) as u64,
             None => 1,
         };
+        let tool = |segment: &Segment| body.get(segment.span.clone()).unwrap_or_default();
+        let tools = self.prompt.get(&PromptField::Tools).into_iter().flatten();
+        let runs_tools = self.runs_tools || tools.map(tool).any(tools::is_of_server);
         // By field, and so in the order in which a template prints them.
         let prompt: Vec<_> = prompt::with_query_for_each(self.prompt).into_values().collect();
         Ok(RequestScan {
@@ -488,6 +501,7 @@ impl Fields {
             bounds: self.bounds,
             choices: self.choices.unwrap_or(1).clamp(1, MAX_CHOICES),
             prompts,
+            runs_tools,
             segments: prompt.concat(),
         })
     }

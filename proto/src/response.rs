@@ -81,6 +81,25 @@ pub enum Output {
     },
 }
 
+/// How much output of a stream may go on, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowance {
+    /// So much as far as can be told: [`Counted::output_tokens`].
+    Likely(u64),
+    /// So much without doubt: its server says that it is more, or each choice has at least one token in each of its events, or far
+    /// more can be seen. For streams that their servers end in time as a rule, and know better than we when that is.
+    Certain(u64),
+}
+
+impl Allowance {
+    /// How much that is.
+    pub fn tokens(self) -> u64 {
+        match self {
+            Self::Likely(tokens) | Self::Certain(tokens) => tokens,
+        }
+    }
+}
+
 /// May begin a document: RFC 8259, section 8.1, lets parsers ignore it, and those of HTTP clients do.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -97,6 +116,10 @@ pub struct Counted {
     /// The tokens of output that went on: by the usage, where events report it as they come; else one for each choice with
     /// content in an event, or more where one obviously carries more.
     pub output_tokens: u64,
+    /// The same without what the usage says of it, and without [`ResponseScanner::weigh`].
+    pub uncorrected_tokens: u64,
+    /// Whether there was reasoning in the stream.
+    pub has_reasoning: bool,
     /// How many events there were, `[DONE]` included.
     pub events: u64,
     /// Whether the stream said `[DONE]`.
@@ -157,10 +180,19 @@ impl ResponseScanner {
     ///
     /// An event that is cut is then held back until it is complete, if it is not longer than 16 KiB: a longer one goes on, and
     /// the next one is withheld. The body of an answer that is no stream of events goes on whatever its length.
-    pub fn allow(&mut self, output_tokens: u64) {
+    pub fn allow(&mut self, allowance: Allowance) {
         match &mut self.body {
             Body::Json(_) => {}
-            Body::EventStream(stream) => stream.allow(output_tokens),
+            Body::EventStream(stream) => stream.allow(allowance),
+        }
+    }
+
+    /// Counts so many tokens for each that is seen in an event: servers that guess several tokens ahead send them in one. To be
+    /// called before the first chunk.
+    pub fn weigh(&mut self, tokens: f64) {
+        match &mut self.body {
+            Body::Json(_) => {}
+            Body::EventStream(stream) => stream.weigh(tokens),
         }
     }
 
@@ -183,7 +215,7 @@ impl ResponseScanner {
         }
     }
 
-    /// [`Counted::output_tokens`] once the event that is withheld has gone on, if there is one.
+    /// The allowance with which the event that is withheld may go on, in tokens, if there is one.
     pub fn awaited(&self) -> Option<u64> {
         match &self.body {
             Body::Json(_) => None,

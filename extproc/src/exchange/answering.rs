@@ -109,8 +109,8 @@ impl Exchange {
             return Action::Wait;
         };
         lease.answered(growth, answer, answering.answer.delivered(), answering.progress());
-        if lease.is_led() {
-            answering.answer.allow(lease.allowance().unwrap_or(u64::MAX));
+        if let Some(allowance) = lease.allowance() {
+            answering.answer.allow(allowance);
         }
         match answering.withheld.take() {
             Some(Withheld { passed, rest, end }) => self.feed(passed, &rest, end, now),
@@ -203,7 +203,7 @@ impl Exchange {
         let counted = answer.finished(&plan.estimate, plan.unreported);
         if let Some(Counted::Reported(usage)) = &counted {
             let (tenant, key_id) = (self.tenant(), self.key_id());
-            self.memory.experience.learn(&plan.served_model, tenant, key_id, &plan.lesson(usage));
+            self.memory.experience.learn(&plan.served_model, tenant, key_id, &plan.lesson(usage, &answer));
             if let Some(ticket) = self.ticket.take() {
                 ticket.finish(plan.text_tokens(usage), usage.cached_input, now);
             }

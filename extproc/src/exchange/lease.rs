@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attache_proto::response::Allowance;
 use attache_proto::{ApiError, ErrorKind, Usage};
 
 use crate::limit::{
@@ -105,21 +106,21 @@ impl Lease {
         lease
     }
 
-    /// How many tokens of output may be delivered; `None` if it does not matter.
-    pub(super) fn allowance(&self) -> Option<u64> {
-        // Once all is held that the client lets the answer have, the upstream ends it: its count is better than ours.
-        let is_led = self.is_led() && self.held() < self.bound;
-        is_led.then(|| self.held().saturating_add(self.unheld))
+    /// How much output may be delivered; `None` if it does not matter.
+    pub(super) fn allowance(&self) -> Option<Allowance> {
+        let tokens = self.held().saturating_add(self.unheld);
+        match self.need {
+            Need::Nothing | Need::Follow => None,
+            Need::Lead | Need::LeadOrEnd if self.held() < self.bound => Some(Allowance::Likely(tokens)),
+            // Once all is held that the client lets the answer have, the upstream ends it: its count is better than ours. But
+            // there are some that ignore what clients say.
+            Need::Lead | Need::LeadOrEnd => Some(Allowance::Certain(tokens)),
+        }
     }
 
     /// What is held.
     pub(super) fn reservation(&self) -> &Reservation {
         &self.reservation
-    }
-
-    /// Whether nothing that is more than the allowance may be delivered before it is held.
-    pub(super) fn is_led(&self) -> bool {
-        matches!(self.need, Need::Lead | Need::LeadOrEnd)
     }
 
     /// With which error the answer has to end where it is withheld.
@@ -139,16 +140,16 @@ impl Lease {
 
     /// Asks for more if it is time to, with so much delivered, and if it may be asked for before the next chunk.
     pub(super) fn grow(&mut self, delivered: u64, progress: Progress) -> Option<Growth> {
-        let room = self.bound.saturating_sub(self.held());
         let is_due = match (self.due, progress) {
             (_, Progress::Withheld(_)) => true,
             (Due::At(at) | Due::Rest { at, .. }, Progress::Passing) => delivered >= at,
             (Due::Withheld, Progress::Passing) => false,
         };
-        if self.need == Need::Nothing || room == 0 || !is_due || self.growing.is_some() || self.asks.is_none_left() {
+        if self.need == Need::Nothing || !is_due || self.growing.is_some() || self.asks.is_none_left() {
             return None;
         }
-        let behind = progress.wanted(delivered).saturating_sub(self.held());
+        let wanted = progress.wanted(delivered);
+        let behind = wanted.saturating_sub(self.held());
         let more = match (self.due, self.need) {
             (Due::Rest { left, .. }, _) => left,
             (_, Need::Lead | Need::LeadOrEnd) if progress == Progress::Passing => {
@@ -156,8 +157,13 @@ impl Lease {
             }
             _ => behind.max(self.asks.step()),
         };
+        // What the client does not let the answer have is asked for only where the upstream does not care.
+        let most = if wanted > self.bound { u64::MAX } else { self.bound.saturating_sub(self.held()) };
+        if most == 0 {
+            return None;
+        }
         self.asks.take_one();
-        self.begin(more.min(room))
+        self.begin(more.min(most))
     }
 
     /// The store answered, with so much delivered by now.
@@ -243,6 +249,7 @@ impl Lease {
     fn next_due(&self) -> Due {
         match self.need {
             Need::Nothing => Due::Withheld,
+            Need::Lead | Need::LeadOrEnd if self.held() >= self.bound => Due::Withheld,
             Need::Follow => Due::At(self.held().saturating_add(STEP)),
             // A short answer is not asked for more before half of it is there.
             Need::Lead | Need::LeadOrEnd => Due::At(self.held() - AHEAD.min(self.held() / 2)),
@@ -379,13 +386,13 @@ mod tests {
     #[test]
     fn under_a_cap_more_is_asked_for_ahead_of_need_and_one_growth_at_a_time() {
         let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
-        assert_eq!(lease.allowance(), Some(300));
+        assert_eq!(lease.allowance(), Some(Allowance::Likely(300)));
         assert!(lease.grow(171, Progress::Passing).is_none());
         let growth = lease.grow(172, Progress::Passing).unwrap();
         assert_eq!(outputs(&growth), (300, 556));
         assert!(lease.grow(300, Progress::Withheld(301)).is_none() && lease.renew().is_none());
         lease.answered(&growth, &granted(), 180, Progress::Passing);
-        assert_eq!(lease.allowance(), Some(556));
+        assert_eq!(lease.allowance(), Some(Allowance::Likely(556)));
         lease.chunk_came();
         assert!(lease.grow(427, Progress::Passing).is_none());
         assert_eq!(outputs(&lease.grow(428, Progress::Passing).unwrap()), (556, 812));
@@ -410,9 +417,29 @@ mod tests {
         let growth = lease.grow(200, Progress::Passing).unwrap();
         assert_eq!(outputs(&growth), (300, 400));
         lease.answered(&growth, &granted(), 200, Progress::Passing);
-        assert_eq!(lease.allowance(), None, "the upstream ends it");
+        assert_eq!(lease.allowance(), Some(Allowance::Certain(400)), "the upstream ends it");
+        lease.chunk_came();
         assert!(lease.grow(400, Progress::Passing).is_none());
         assert_eq!(outputs(&lease.renew().unwrap()), (400, 400));
+    }
+
+    #[test]
+    fn what_the_client_bounds_and_the_upstream_does_not_is_held_as_far_as_the_limit_goes() {
+        let mut lease = lease(Cap::Capped, OnStoreError::Local, Some(300));
+        assert_eq!(lease.allowance(), Some(Allowance::Certain(300)));
+        assert!(lease.grow(300, Progress::Passing).is_none());
+        let growth = lease.grow(300, Progress::Withheld(301)).unwrap();
+        assert_eq!(outputs(&growth), (300, 556));
+        lease.answered(&growth, &granted(), 300, Progress::Withheld(301));
+        assert_eq!(lease.allowance(), Some(Allowance::Certain(556)));
+        lease.chunk_came();
+        let growth = lease.grow(556, Progress::Withheld(557)).unwrap();
+        lease.answered(&growth, &refused(600), 556, Progress::Withheld(557));
+        assert!(lease.end().is_some());
+
+        let mut open = self::lease(Cap::Open, OnStoreError::Local, Some(300));
+        assert!(open.grow(555, Progress::Passing).is_none());
+        assert_eq!(outputs(&open.grow(600, Progress::Passing).unwrap()), (300, 600));
     }
 
     #[test]
@@ -441,7 +468,7 @@ mod tests {
         let rest = lease.grow(210, Progress::Passing).unwrap();
         assert_eq!(outputs(&rest), (300, 350));
         lease.answered(&rest, &granted(), 220, Progress::Passing);
-        assert_eq!(lease.allowance(), Some(350));
+        assert_eq!(lease.allowance(), Some(Allowance::Likely(350)));
         lease.chunk_came();
         assert!(lease.grow(349, Progress::Passing).is_none(), "nothing is left to ask for");
         // At the very end somebody may have given back.
@@ -472,7 +499,7 @@ mod tests {
             let mut lease = lease(Cap::Capped, OnStoreError::Local, None);
             let growth = lease.grow(300, Progress::Withheld(1 << 40)).unwrap();
             lease.answered(&growth, &answer, 300, Progress::Withheld(1 << 40));
-            assert!(lease.allowance() >= Some(1 << 40), "{:?}", lease.allowance());
+            assert!(lease.allowance().unwrap().tokens() >= 1 << 40, "{:?}", lease.allowance());
         }
     }
 
@@ -525,28 +552,28 @@ mod tests {
         let mut going_on = lease(Cap::Capped, OnStoreError::Local, None);
         let growth = going_on.grow(200, Progress::Passing).unwrap();
         going_on.answered(&growth, &timeout(), 250, Progress::Passing);
-        assert_eq!(going_on.allowance(), Some(556));
+        assert_eq!(going_on.allowance(), Some(Allowance::Likely(556)));
         assert!(going_on.grow(281, Progress::Passing).is_none());
         let again = going_on.grow(282, Progress::Passing).unwrap();
         assert_eq!(outputs(&again), (300, 556));
         assert!(again.doubt.is_some(), "what became of the first is not known");
         going_on.answered(&again, &timeout(), 600, Progress::Passing);
-        assert_eq!(going_on.allowance(), Some(856));
+        assert_eq!(going_on.allowance(), Some(Allowance::Likely(856)));
         // Until it is certain what is held, nothing else is asked for. Then what was delivered meanwhile is.
         let certain = going_on.grow(632, Progress::Passing).unwrap();
         assert_eq!(outputs(&certain), (300, 556));
         going_on.answered(&certain, &granted(), 640, Progress::Passing);
-        assert_eq!(going_on.allowance(), Some(556));
+        assert_eq!(going_on.allowance(), Some(Allowance::Likely(556)));
         going_on.chunk_came();
         let behind = going_on.grow(640, Progress::Passing).unwrap();
         assert_eq!((outputs(&behind), behind.doubt.is_none()), ((556, 896), true));
         going_on.answered(&behind, &granted(), 640, Progress::Passing);
-        assert_eq!(going_on.allowance(), Some(896));
+        assert_eq!(going_on.allowance(), Some(Allowance::Likely(896)));
 
         let mut ending = lease(Cap::Capped, OnStoreError::Deny, None);
         let growth = ending.grow(200, Progress::Passing).unwrap();
         ending.answered(&growth, &timeout(), 250, Progress::Passing);
-        assert_eq!((ending.allowance(), ending.end()), (Some(300), None));
+        assert_eq!((ending.allowance(), ending.end()), (Some(Allowance::Likely(300)), None));
         let last = ending.grow(300, Progress::Withheld(301)).unwrap();
         ending.answered(&last, &timeout(), 300, Progress::Withheld(301));
         assert_eq!(ending.end().map(|error| error.kind), Some(ErrorKind::Unavailable));
@@ -582,7 +609,7 @@ mod tests {
         let again = lease.grow(252, Progress::Passing).unwrap();
         assert_eq!(outputs(&again), (300, 350));
         lease.answered(&again, &granted(), 260, Progress::Passing);
-        assert_eq!(lease.allowance(), Some(350));
+        assert_eq!(lease.allowance(), Some(Allowance::Likely(350)));
         assert!(lease.grow(349, Progress::Passing).is_none());
     }
 

@@ -14,6 +14,7 @@
 mod answering;
 mod asked;
 mod body;
+mod bounds;
 mod chunks;
 mod coded;
 mod event;
@@ -293,6 +294,7 @@ impl Exchange {
         if self.answers == Answers::Hidden {
             answer.hide();
         }
+        answer.weigh(plan.tokens_per_seen);
         if let Some(allowance) = self.lease.as_ref().and_then(Lease::allowance) {
             answer.allow(allowance);
         }
@@ -401,10 +403,10 @@ impl Exchange {
             summary.admission = Some(AdmissionOutcome::Granted);
             summary.limits.extend(LimitEvent::shadows(reservation.standings()));
         });
-        pending.plan.reserved(reservation.request());
+        pending.plan.reserved(&reservation);
         self.lease = Some(match pending.plan.output.form {
             Form::Whole => Lease::of_whole(reservation),
-            Form::Stream => Lease::of_stream(reservation, pending.plan.output.bound),
+            Form::Stream => Lease::of_stream(reservation, pending.plan.output.ended_by_server_at()),
         });
         self.release(pending, now)
     }

@@ -14,15 +14,17 @@ use bytes::Bytes;
 
 use super::Head;
 use super::asked::{self, Asked};
+use super::bounds;
 use super::event::{Headers, LocalResponse, Mutations, Routing};
 use super::placing::{Candidate, Placed, Request};
+use super::response::Answer;
 use super::upstream::{self, Access, Rewrite};
 use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
 use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
 use crate::config::upstream::{Credentials, Mutation};
 use crate::limit::{
-    CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, ReserveRequest,
-    Subject,
+    CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, Reservation,
+    ReserveRequest, Subject,
 };
 use crate::route::site::SiteReason;
 use crate::route::{self, CoolDown};
@@ -46,6 +48,10 @@ pub(super) struct Plan {
     pub(super) context: Arc<CostContext>,
     pub(super) reservation: Option<Arc<ReserveRequest>>,
     pub(super) output: Output,
+    /// Tokens of output for each that is seen in an event of a stream.
+    pub(super) tokens_per_seen: f64,
+    /// Whether its server may run tools by itself.
+    runs_tools: bool,
     /// The prompt, but for its tokens, where it is text alone.
     prompt: Option<Prompt>,
 }
@@ -113,8 +119,10 @@ pub(super) fn plan(
     let key_id = head.caller.as_ref().map(Caller::key_id);
     let tenant = head.caller.as_ref().map(Caller::tenant);
     let input = estimate_input(&scan, head.operation);
+    let experience = &memory.experience;
+    let with_tools = scan.runs_tools.then(|| experience.with_tools(served_model, key_id)).flatten();
     let estimate = if head.operation.uses_tokens() {
-        input.estimate(&memory.experience.of(served_model, tenant, key_id))
+        input.estimate(&experience.of(served_model, tenant, key_id)).with_tools(with_tools, input.output_bound())
     } else {
         Estimate::default()
     };
@@ -139,13 +147,17 @@ pub(super) fn plan(
     let tokens = head.operation.token_use();
     let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
     let limits = limits.filter(|limit| limit.quantity.is_used_by(tokens, &context));
-    let reservation = ReserveRequest::new(limits, &subject, estimate);
+    let mut output = Output::new(scan.bounds.clone(), head.operation, &input);
+    if bounds::prefers_completion_tokens(served_model, backend) {
+        output.bounds.prefer_completion_tokens();
+    }
+    let reservation = output.held_for(ReserveRequest::new(limits, &subject, estimate));
     if scan.background && reservation.counts_tokens() {
         return Err(not_in_the_background(dialect));
     }
+    let estimate = reservation.estimate;
     let unreported = Unreported::new(head.operation, &scan, &estimate);
-    let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens());
-    let output = Output::new(scan, head.operation, &input, &reservation);
+    let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens() && !scan.runs_tools);
     Ok(Plan {
         rule: rule_id,
         model: Arc::clone(model),
@@ -163,6 +175,8 @@ pub(super) fn plan(
         context,
         reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
         output,
+        tokens_per_seen: experience.tokens_per_seen(served_model, key_id),
+        runs_tools: scan.runs_tools,
         prompt,
     })
 }
@@ -196,6 +210,16 @@ fn prompt(scan: &RequestScan, input: &EstimateInput) -> Option<Prompt> {
     scan.segments.iter().all(is_text).then_some(prompt)
 }
 
+/// A bound of so many tokens is taken by nearly every model's server: whole generations of models could answer no more.
+const SURELY_TAKEN: u64 = 4_096;
+
+/// So long an answer in one piece is let be without a bound of the client's, by a limit that is wide enough: longer than nearly all.
+/// What is held for it is as much, and its request stays as it is.
+const LONGEST_UNBOUNDED: u64 = 32_768;
+
+/// One such answer gets no more than this part of a limit: others may ask at the same time.
+const SHARE: u64 = 8;
+
 /// How long the answer may be, and how it is kept to that.
 #[derive(Debug)]
 pub(super) struct Output {
@@ -203,29 +227,76 @@ pub(super) struct Output {
     pub(super) bound: Option<u64>,
     pub(super) form: Form,
     choices: u64,
-    /// The fields that bound it, where it has to be bounded before it begins.
-    to_be_bounded: Option<OutputBounds>,
+    /// The fields that bound it.
+    bounds: OutputBounds,
+    generates: bool,
+    /// Whether a limit must not be overdrawn by it.
+    is_capped: bool,
     /// What it was kept to, where that is less than the client's bound.
     lowered_to: Option<u64>,
 }
 
 impl Output {
-    fn new(scan: RequestScan, operation: Operation, input: &EstimateInput, reservation: &ReserveRequest) -> Self {
-        let form = input.form;
-        let is_capped = operation.generates() && reservation.bounds_output();
-        let to_be_bounded = match form {
-            Form::Whole if is_capped => Some(scan.bounds),
-            Form::Whole | Form::Stream => None,
+    fn new(bounds: OutputBounds, operation: Operation, input: &EstimateInput) -> Self {
+        let (form, bound, choices) = (input.form, input.output_bound(), input.choices.max(1));
+        let generates = operation.generates();
+        Self { bound, form, choices, bounds, generates, is_capped: false, lowered_to: None }
+    }
+
+    /// What is to be held for it where limits must not be overdrawn: enough for the thoughts that the client wants; and, in one piece
+    /// without a bound of the client's, as much as a wide limit has room for.
+    fn held_for(&mut self, reservation: ReserveRequest) -> ReserveRequest {
+        self.is_capped = self.generates && reservation.bounds_output();
+        let held = reservation.estimate.output_at_most;
+        match (self.form, self.bound) {
+            _ if !self.is_capped => reservation,
+            (Form::Stream, bound) => {
+                let wanted = self.least_of_thoughts().min(bound.unwrap_or(u64::MAX));
+                if wanted > held { reservation.grown(wanted - held) } else { reservation }
+            }
+            (Form::Whole, None) => {
+                let share = reservation.widest_output() / SHARE;
+                let most = LONGEST_UNBOUNDED.saturating_mul(self.choices);
+                reservation.with_output(share.min(most).max(held))
+            }
+            (Form::Whole, Some(_)) => reservation,
+        }
+    }
+
+    /// How many tokens each choice is to be kept to in the request itself; `None` where it needs no bound, or another than the client's
+    /// would do harm.
+    fn kept_to(&self, reservation: &Reservation) -> Option<u64> {
+        let held = reservation.request().estimate.output_at_most;
+        let most = match self.form {
+            _ if !self.is_capped => None,
+            Form::Whole if self.bound.is_none() => {
+                Some(held).filter(|held| *held < LONGEST_UNBOUNDED.saturating_mul(self.choices))
+            }
+            Form::Whole => Some(held),
+            Form::Stream => reservation.most_output(),
         };
-        let (bound, choices) = (input.output_bound(), input.choices.max(1));
-        Self { bound, form, choices, to_be_bounded, lowered_to: None }
+        let each = (most? / self.choices).max(1);
+        // What is more than a model can answer is refused by its server, and nobody knows how much that is: a stream can be ended
+        // without.
+        let is_taken = self.form == Form::Whole || self.bound.is_some() || each <= SURELY_TAKEN;
+        is_taken.then_some(each)
+    }
+
+    /// How many tokens its server was asked to end it at, all choices together.
+    pub(super) fn ended_by_server_at(&self) -> Option<u64> {
+        self.lowered_to.or(self.bound)
+    }
+
+    /// The fewest tokens with which its server takes what the client says of thoughts.
+    fn least_of_thoughts(&self) -> u64 {
+        self.choices.saturating_mul(self.bounds.least())
     }
 
     /// The fewest tokens that are worth an answer: less, and the request is refused.
     pub(super) fn least(&self) -> u64 {
         /// For each choice: a word or two, and the end.
         const LEAST: u64 = 16;
-        self.choices.saturating_mul(LEAST)
+        self.choices.saturating_mul(LEAST).max(self.least_of_thoughts())
     }
 }
 
@@ -331,15 +402,16 @@ impl Unreported {
 }
 
 impl Plan {
-    /// The reservation is granted, maybe for less than was planned: what is left of the answer is bounded by it.
-    pub(super) fn reserved(&mut self, request: &Arc<ReserveRequest>) {
+    /// The reservation is granted, maybe for less than was planned: what is left of the answer is bounded by it. A stream is bounded
+    /// by what the limits have left for it, and ends where less is held: its events say less exactly than its server how long it is.
+    pub(super) fn reserved(&mut self, reservation: &Reservation) {
+        let request = reservation.request();
         self.estimate = request.estimate;
         self.unreported.whole = self.unreported.whole.min(self.estimate.output);
         self.unreported.abandoned = self.unreported.abandoned.min(self.estimate.output);
-        let each = (self.estimate.output_at_most / self.output.choices).max(1);
-        if let Some(bounds) = &self.output.to_be_bounded
+        if let Some(each) = self.output.kept_to(reservation)
             // They lie in the body, and apart from the others.
-            && let Ok(splice) = self.rewrite.with(bounds.lowered_to(each))
+            && let Ok(splice) = self.rewrite.with(self.output.bounds.lowered_to(each))
         {
             self.splice = splice;
             let all = each.saturating_mul(self.output.choices);
@@ -355,14 +427,18 @@ impl Plan {
     }
 
     /// What a complete answer teaches that reports this usage.
-    pub(super) fn lesson(&self, usage: &Usage) -> Lesson {
+    pub(super) fn lesson(&self, usage: &Usage, answer: &Answer) -> Lesson {
         let output = match self.output.lowered_to {
             // It would have gone on. How far, nobody knows; as it is, what is learned could only fall.
             Some(all) if usage.output >= all => usage.output.saturating_mul(2),
             _ => usage.output,
         };
         let output = (self.output.bound != Some(0)).then_some(output);
-        Lesson { prompt: self.prompt.map(|prompt| Prompt { tokens: usage.input, ..prompt }), output }
+        if self.runs_tools {
+            return Lesson { prompt: None, output: None, in_events: None, with_tools: Some(*usage) };
+        }
+        let prompt = self.prompt.map(|prompt| Prompt { tokens: usage.input, ..prompt });
+        Lesson { prompt, output, in_events: answer.in_events(usage), with_tools: None }
     }
 
     /// The tokens of its prompt, where that was text alone.

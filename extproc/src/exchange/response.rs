@@ -2,7 +2,7 @@
 
 use attache_proto::encoding::{Codings, DecodeError, Decoder};
 use attache_proto::headers;
-use attache_proto::response::{BodyFormat, EndOfStream, Gap, Output, ResponseScanner, UsageVisibility};
+use attache_proto::response::{Allowance, BodyFormat, EndOfStream, Gap, Output, ResponseScanner, UsageVisibility};
 use attache_proto::{Operation, Usage};
 use bytes::{Bytes, BytesMut};
 
@@ -10,7 +10,7 @@ use super::coded::{Coded, Head, Undecodable};
 use super::event::{End, Headers, Mutations};
 use super::plan::Unreported;
 use super::summary::Counted;
-use crate::limit::Estimate;
+use crate::limit::{Estimate, InEvents};
 
 /// One answer.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(super) struct Answer {
     format: Option<BodyFormat>,
     visibility: UsageVisibility,
     hidden: Vec<&'static str>,
-    /// Whether it may be ended before the upstream ends it.
-    may_be_cut: bool,
+    /// How much of it may go on before we end it; `None` is all of it.
+    allowance: Option<Allowance>,
     wire: Wire,
     /// Of a body that does not say it is encoded.
     head: Head,
@@ -89,7 +89,7 @@ impl Answer {
         // Whoever put them there.
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
         let (head, label) = (Head::default(), Label::Right);
-        Self { status, operation, scanner, format, visibility, hidden, may_be_cut: false, wire, head, label, bytes: 0 }
+        Self { status, operation, scanner, format, visibility, hidden, allowance: None, wire, head, label, bytes: 0 }
     }
 
     /// What becomes of its headers, and so whether its body may be changed. To be asked once, before the body.
@@ -97,7 +97,7 @@ impl Answer {
         let mut remove = self.hidden.clone();
         if self.scanner.is_some()
             && self.format == Some(BodyFormat::EventStream)
-            && (self.visibility == UsageVisibility::Remove || self.may_be_cut)
+            && (self.visibility == UsageVisibility::Remove || self.allowance.is_some())
         {
             // One event less will come than the upstream counted, or many.
             remove.push("content-length");
@@ -113,11 +113,18 @@ impl Answer {
         Mutations { remove, ..Mutations::default() }
     }
 
-    /// Lets no more than so many tokens go on.
-    pub(super) fn allow(&mut self, output_tokens: u64) {
-        self.may_be_cut = true;
+    /// Lets no more than so much go on.
+    pub(super) fn allow(&mut self, allowance: Allowance) {
+        self.allowance = Some(allowance);
         if let Some(scanner) = &mut self.scanner {
-            scanner.allow(output_tokens);
+            scanner.allow(allowance);
+        }
+    }
+
+    /// Has what is seen of its events' tokens count so much.
+    pub(super) fn weigh(&mut self, tokens: f64) {
+        if let Some(scanner) = &mut self.scanner {
+            scanner.weigh(tokens);
         }
     }
 
@@ -130,7 +137,9 @@ impl Answer {
     /// upstream makes it.
     pub(super) fn is_out_of_reach(&self) -> bool {
         let can_be_cut = self.scanner.is_some() && self.format == Some(BodyFormat::EventStream);
-        self.may_be_cut && served(self.status) && self.operation.generates() && !can_be_cut
+        // Once all is held that the client lets it have, the upstream ends it.
+        let has_to_be = matches!(self.allowance, Some(Allowance::Likely(_)));
+        has_to_be && served(self.status) && self.operation.generates() && !can_be_cut
     }
 
     /// What becomes of a chunk of its body. After [`Output::Withheld`], the rest that it has comes next.
@@ -250,7 +259,7 @@ impl Answer {
         }
     }
 
-    /// How many tokens of output will have gone on with the event that is withheld.
+    /// The allowance with which the event that is withheld may go on, in tokens.
     pub(super) fn awaited(&self) -> u64 {
         self.scanner.as_ref().and_then(ResponseScanner::awaited).unwrap_or(0)
     }
@@ -258,6 +267,15 @@ impl Answer {
     /// How many events of any kind have gone on, if it is a stream of events.
     pub(super) fn events(&self) -> u64 {
         self.scanner.as_ref().map_or(0, |scanner| scanner.counted().events)
+    }
+
+    /// What it teaches of the tokens in a stream's events, where this was all that it used.
+    pub(super) fn in_events(&self, usage: &Usage) -> Option<InEvents> {
+        let scanner = self.scanner.as_ref().filter(|_| self.format == Some(BodyFormat::EventStream))?;
+        let counted = scanner.counted();
+        // Reasoning that is hidden is in no event.
+        let hidden = if counted.has_reasoning { 0 } else { usage.reasoning };
+        Some(InEvents { seen: counted.uncorrected_tokens, used: usage.output.saturating_sub(hidden) })
     }
 
     /// How many events with content it had, if it is a stream of events.

@@ -126,6 +126,20 @@ impl EstimateInput {
 }
 
 impl Estimate {
+    /// The same for a request whose server may run tools, where answers to such requests have usually used so much input and output;
+    /// the client lets this one have so much output.
+    #[must_use]
+    pub fn with_tools(self, usual: Option<(u64, u64)>, bound: Option<u64>) -> Self {
+        let Some((input, output)) = usual else { return self };
+        let output = self.output.max(output).min(bound.unwrap_or(u64::MAX));
+        Self {
+            input: self.input.max(input),
+            input_at_most: self.input_at_most.max(input),
+            output,
+            output_at_most: self.output_at_most.max(output),
+        }
+    }
+
     /// As an answer would report it.
     pub fn usage(&self) -> Usage {
         let Self { input, output, .. } = *self;

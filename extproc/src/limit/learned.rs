@@ -9,13 +9,18 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use attache_proto::Usage;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Learned;
+use super::events::{Events, InEvents};
 use super::most::{MAX_TEMPLATE_TOKENS, Most};
 
-/// Pairs of a model and a key, some 3 MB, and as many of a model and a tenant, some 2 MB.
+/// Pairs of a model and a key, some 3 MB, and as many of a model and a tenant, some 2 MB. What their events have is 1 MB.
 const MAX_PAIRS: usize = 16 * 1024;
+
+/// The same where servers run tools: some 1 MB.
+const MAX_PAIRS_WITH_TOOLS: usize = 2 * 1024;
 
 /// Models. Their names come from the configuration; this bounds what reloads may add to it.
 const MAX_MODELS: usize = 1024;
@@ -33,6 +38,10 @@ pub struct Lesson {
     pub prompt: Option<Prompt>,
     /// Its output in tokens, all choices together, where it could have had any.
     pub output: Option<u64>,
+    /// The tokens in its events, where it was a stream.
+    pub in_events: Option<InEvents>,
+    /// What it used, where its server may have run tools: such answers teach nothing of others.
+    pub with_tools: Option<Usage>,
 }
 
 /// A prompt of text.
@@ -70,6 +79,31 @@ impl Experience {
         if let Some(output) = lesson.output {
             books.outputs.entry(pair(model, key_id)).learn(output);
         }
+        if let Some(usage) = lesson.with_tools {
+            let with_tools = books.with_tools.entry(pair(model, key_id));
+            with_tools.input.learn(usage.input);
+            with_tools.output.learn(usage.output);
+        }
+        if let Some(in_events) = lesson.in_events.filter(InEvents::is_plausible) {
+            books.events.entry(name(&[model])).learn(&in_events);
+            books.events.entry(pair(model, key_id)).learn(&in_events);
+        }
+    }
+
+    /// What answers to a key use for which the model's server may run tools: input and output that nine of ten do not exceed, or none
+    /// of the few that there were; `None` before the first.
+    pub fn with_tools(&self, model: &str, key_id: Option<&str>) -> Option<(u64, u64)> {
+        let books = self.books();
+        let WithTools { input, output } = books.with_tools.get(pair(model, key_id))?;
+        Some((input.usual()?, output.usual()?))
+    }
+
+    /// Tokens of output for each that is seen in the events of a model's streams: more than one where events have several. Those
+    /// of a key count by themselves as soon as there are some.
+    pub fn tokens_per_seen(&self, model: &str, key_id: Option<&str>) -> f64 {
+        let books = self.books();
+        let known = |name: u128| books.events.get(name).copied().unwrap_or_default();
+        known(pair(model, key_id)).tokens_per_seen(known(name(&[model])).tokens_per_seen(1.0))
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -91,6 +125,10 @@ struct Books {
     tenants: Recent<Tenants>,
     /// By model and key.
     outputs: Recent<Outputs>,
+    /// By model, and by model and key.
+    events: Recent<Events>,
+    /// By model and key.
+    with_tools: Recent<WithTools>,
 }
 
 impl Default for Books {
@@ -99,6 +137,8 @@ impl Default for Books {
             prompts: Recent::with_room_for(MAX_PAIRS),
             tenants: Recent::with_room_for(MAX_MODELS),
             outputs: Recent::with_room_for(MAX_PAIRS),
+            events: Recent::with_room_for(MAX_PAIRS),
+            with_tools: Recent::with_room_for(MAX_PAIRS_WITH_TOOLS),
         }
     }
 }
@@ -231,6 +271,21 @@ impl Outputs {
     }
 }
 
+/// The last answers to one key for which the server may have run tools.
+#[derive(Debug, Clone, Copy, Default)]
+struct WithTools {
+    input: Outputs,
+    output: Outputs,
+}
+
+impl Outputs {
+    /// What nine of ten do not exceed, or none of the few that there were.
+    fn usual(&self) -> Option<u64> {
+        let known = self.tokens.get(..self.count.min(REMEMBERED)).unwrap_or_default();
+        self.p90.or_else(|| known.iter().max().map(|tokens| u64::from(*tokens)))
+    }
+}
+
 /// A map that forgets what was not written for longest, half of it at a time.
 struct Recent<V> {
     young: HashMap<u128, V>,
@@ -282,11 +337,15 @@ mod tests {
     use super::*;
 
     fn prompt(bytes: u64, tokens: u64) -> Lesson {
-        Lesson { prompt: Some(Prompt { bytes, messages: 1, tokens }), output: None }
+        Lesson { prompt: Some(Prompt { bytes, messages: 1, tokens }), ..output_lesson(None) }
     }
 
     fn output(tokens: u64) -> Lesson {
-        Lesson { prompt: None, output: Some(tokens) }
+        output_lesson(Some(tokens))
+    }
+
+    fn output_lesson(output: Option<u64>) -> Lesson {
+        Lesson { prompt: None, output, in_events: None, with_tools: None }
     }
 
     #[test]
@@ -389,6 +448,23 @@ mod tests {
             experience.learn("m", None, Some("k"), &output(0));
         }
         assert_eq!(p90("m", Some("k")), Some(1), "an answer has at least a token");
+    }
+
+    #[test]
+    fn what_servers_with_tools_of_their_own_use_is_learned_apart_and_from_the_first_answer_on() {
+        let experience = Experience::default();
+        let learn = |input: u64, output: u64| {
+            let usage = Usage { input, output, total: input + output, ..Usage::default() };
+            let lesson = Lesson { with_tools: Some(usage), ..output_lesson(None) };
+            experience.learn("m", Some("t"), Some("k"), &lesson);
+        };
+        let known = |key: &str| experience.with_tools("m", Some(key));
+        assert_eq!(known("k"), None);
+        learn(400_000, 1_468);
+        assert_eq!((known("k"), known("other")), (Some((400_000, 1_468)), None));
+        (0..40).for_each(|_| learn(90_000, 500));
+        assert_eq!(known("k"), Some((90_000, 500)));
+        assert_eq!(experience.of("m", Some("t"), Some("k")), Learned::default());
     }
 
     #[test]

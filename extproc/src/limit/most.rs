@@ -205,7 +205,12 @@ mod tests {
     }
 
     fn learn(experience: &Experience, prompt: Prompt) {
-        experience.learn("m", None, None, &Lesson { prompt: Some(prompt), output: None });
+        experience.learn(
+            "m",
+            None,
+            None,
+            &Lesson { prompt: Some(prompt), output: None, in_events: None, with_tools: None },
+        );
     }
 
     fn at_most(experience: &Experience, prompt: &Prompt) -> u64 {

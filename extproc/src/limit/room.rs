@@ -2,8 +2,12 @@
 //! because an answer of the usual length would be more.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{CounterState, Hold, Judge, Refused, ReserveRequest};
+use super::{CounterState, Hold, Judge, Refused, Reservation, ReserveRequest};
+
+/// Longer than any answer: an expression or a price may round a short one to nothing.
+const LONGEST: u64 = 1 << 20;
 
 impl Refused {
     /// The same request for a shorter answer, of at least so many tokens, where only limits with a cap refused it and all of
@@ -39,6 +43,14 @@ impl Refused {
     }
 }
 
+impl Reservation {
+    /// The longest answer, in tokens, for which the limits with a cap had room when this was granted, as far as is known how they
+    /// stood; `None` where none of them would ever end one.
+    pub fn most_output(&self) -> Option<u64> {
+        room(&self.request().with_output(LONGEST), self.standings()).filter(|room| *room < LONGEST)
+    }
+}
+
 impl ReserveRequest {
     /// The longest answer, in tokens and up to what is estimated, for which every limit with a cap has room while its counter
     /// stands at its state, this request's own hold not among what is held. `None` if there is none for the prompt alone.
@@ -46,11 +58,17 @@ impl ReserveRequest {
         room(self, self.holds.iter().zip(states))
     }
 
+    /// The longest answer, in tokens, for which every limit with a cap would have room if nothing of it were used.
+    pub fn widest_output(&self) -> u64 {
+        let (left, length) = (Duration::from_secs(1), Duration::from_secs(1));
+        let unused = CounterState { bucket: 0, epoch: 0, settled: 0, previous: 0, held: 0, left, length };
+        let standings = self.holds.iter().map(|hold| (hold, &unused));
+        room(&self.with_output(LONGEST), standings).unwrap_or(0)
+    }
+
     /// Whether a limit that must not be overdrawn counts how long the answer gets.
     pub fn bounds_output(&self) -> bool {
-        /// Longer than any answer: an expression or a price may round a short one to nothing.
-        const LONG: u64 = 1 << 20;
-        let [none, long] = [0, LONG].map(|output| self.with_output(output));
+        let [none, long] = [0, LONGEST].map(|output| self.with_output(output));
         none.holds.iter().zip(&long.holds).any(|(none, long)| none.is_capped() && none.amount() != long.amount())
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::budgets::Budget;
 use super::lax::Count;
 use crate::operation::Operation;
 use crate::splice::Edit;
@@ -13,8 +14,11 @@ use crate::splice::Edit;
 pub struct OutputBounds {
     /// At most one for each name.
     fields: Vec<Field>,
+    /// How much of the answer may be thoughts.
+    budgets: Vec<Budget>,
     /// Where a field can be added, if servers would find none, and its name.
     insertion: Option<(usize, &'static str)>,
+    is_chat: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +60,23 @@ impl OutputBounds {
             // A comma always belongs before it: a body that was scanned has at least a model.
             edits.push(Edit { span: at..at, replacement: Bytes::from(format!(",\"{name}\":{tokens}")) });
         }
+        let bound = self.fields.iter().filter_map(|field| field.tokens.number()).max();
+        edits.extend(self.budgets.iter().filter_map(|budget| budget.lowered_with(tokens, bound)));
         edits
+    }
+
+    /// The smallest bound, in tokens of each choice, that a server takes with what the body says of thoughts; 0 where it says nothing.
+    pub fn least(&self) -> u64 {
+        self.budgets.iter().map(Budget::least_bound).max().unwrap_or(0)
+    }
+
+    /// Has a chat that bounds nothing itself bounded by `max_completion_tokens`: OpenAI's reasoning models take no `max_tokens`.
+    pub fn prefer_completion_tokens(&mut self) {
+        if let Some((_, name)) = &mut self.insertion
+            && self.is_chat
+        {
+            *name = "max_completion_tokens";
+        }
     }
 
     /// The largest bound that servers of `operation` may find, in tokens.
@@ -71,12 +91,17 @@ impl OutputBounds {
         }
     }
 
+    pub(super) fn add_budgets(&mut self, budgets: Vec<Budget>) {
+        self.budgets.extend(budgets);
+    }
+
     pub(super) fn add(&mut self, name: BoundName, value: Range<usize>, tokens: Count) {
         self.fields.push(Field { name, value, tokens });
     }
 
     /// Ends the scan of a body whose last brace is at `closing_brace`.
     pub(super) fn finish(&mut self, operation: Operation, closing_brace: usize) {
+        self.is_chat = operation == Operation::ChatCompletions;
         let has = |name: BoundName| self.fields.iter().any(|field| field.name == name);
         let is_bounded = match operation {
             // OpenAI refuses a chat that has both.

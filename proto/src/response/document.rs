@@ -42,6 +42,8 @@ pub(super) struct Document {
     empty_if: Option<u8>,
     /// What the content that is being read is, and the depth at which it ends.
     reading: Option<(Weight, usize)>,
+    /// Whether the content just begun is reasoning.
+    is_reasoning: bool,
     /// Which of the accounts is being read.
     rank: Rank,
     reports: [Report; 4],
@@ -158,6 +160,7 @@ impl Document {
             buffer: Vec::new(),
             empty_if: None,
             reading: None,
+            is_reasoning: false,
             rank: Rank::First,
             reports: [Report::default(); 4],
             iteration: None,
@@ -342,14 +345,17 @@ impl Document {
             (Member::Model, b'"') if self.model.is_none() => self.begin_kept(Kept::Model),
             (Member::Kind, b'"') => self.begin_kept(Kept::Kind),
             (Member::IterationKind, b'"') => self.begin_kept(Kept::IterationKind),
-            (Member::Content(Content::Any | Content::Text), b'"') => self.begin_content(b'"', Weight::Text),
-            (Member::Content(Content::Any), b'[') => self.begin_content(b']', Weight::Json),
-            (Member::Content(Content::Any), b'{') => self.begin_content(b'}', Weight::Json),
+            (Member::Content(Content::Any | Content::Reasoning | Content::Text), b'"') => {
+                self.begin_content(b'"', Weight::Text);
+            }
+            (Member::Content(Content::Any | Content::Reasoning), b'[') => self.begin_content(b']', Weight::Json),
+            (Member::Content(Content::Any | Content::Reasoning), b'{') => self.begin_content(b'}', Weight::Json),
             (Member::Content(Content::OpaqueText), b'"') => self.begin_content(b'"', Weight::None),
             (Member::Content(Content::OpaqueObject), b'{') => self.begin_content(b'}', Weight::None),
             (Member::Substance, b'{' | b'[' | b'"') => self.found.substance = Substance::Some,
             _ => {}
         }
+        self.is_reasoning = member == Member::Content(Content::Reasoning);
         None
     }
 
@@ -473,6 +479,9 @@ impl Document {
             && byte != empty_if
         {
             self.found.part().content = Presence::Present;
+            if self.is_reasoning {
+                self.found.reasoning = Presence::Present;
+            }
         }
     }
 

@@ -9,6 +9,9 @@ const ONE_TOKEN_TEXT_BYTES: u64 = 16;
 /// The same for tool calls, which come with their names and ids.
 const ONE_TOKEN_JSON_BYTES: u64 = 256;
 
+/// No text has tokens that are so long on average: runs of blanks and dashes have the longest.
+const LONGEST_TOKENS_BYTES: u64 = 64;
+
 /// Of what is obviously more than one token.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -22,10 +25,14 @@ pub(super) struct Found {
     pub(super) substance: Substance,
     /// Tokens of the choices that are complete.
     tokens: u64,
+    /// The fewest that they may have.
+    fewest: u64,
     /// Of the one that is not, or of an event without choices.
     part: Part,
     /// What its content is.
     pub(super) kind: Kind,
+    /// Whether there is reasoning in it.
+    pub(super) reasoning: Presence,
 }
 
 /// The content of one choice.
@@ -86,6 +93,7 @@ impl Found {
     /// A choice is complete.
     pub(super) fn end_part(&mut self) {
         self.tokens = self.tokens();
+        self.fewest = self.fewest_tokens();
         self.part = Part::default();
     }
 
@@ -98,6 +106,16 @@ impl Found {
         };
         self.tokens.saturating_add(part)
     }
+
+    /// The fewest tokens of output that such an event may have: one for each choice with content, or more where no token is as
+    /// long.
+    pub(super) fn fewest_tokens(&self) -> u64 {
+        let part = match self.kind {
+            Kind::Text => self.part.fewest_tokens(),
+            Kind::Sound => self.part.fewest_tokens().min(1),
+        };
+        self.fewest.saturating_add(part)
+    }
 }
 
 impl Part {
@@ -108,5 +126,12 @@ impl Part {
         let tokens = |bytes: u64, one: u64| if bytes > one { bytes.div_ceil(BYTES_PER_TOKEN) } else { 0 };
         let text_bytes = self.text_bytes.saturating_sub(self.escaped_bytes);
         tokens(text_bytes, ONE_TOKEN_TEXT_BYTES).saturating_add(tokens(self.json_bytes, ONE_TOKEN_JSON_BYTES)).max(1)
+    }
+
+    fn fewest_tokens(&self) -> u64 {
+        if self.content == Presence::Absent {
+            return 0;
+        }
+        (self.text_bytes.saturating_sub(self.escaped_bytes) / LONGEST_TOKENS_BYTES).max(1)
     }
 }

@@ -137,6 +137,8 @@ pub(super) enum Member {
 pub(super) enum Content {
     /// A string, an array or an object.
     Any,
+    /// The same, of reasoning.
+    Reasoning,
     /// A string only.
     Text,
     /// A string whose length says nothing: sound, or what is encrypted.
@@ -164,9 +166,8 @@ impl Place {
                 _ => None,
             },
             Self::ChoiceDelta => match key {
-                b"content" | b"reasoning_content" | b"reasoning" | b"refusal" | b"tool_calls" | b"function_call" => {
-                    Some(Member::Content(Content::Any))
-                }
+                b"content" | b"refusal" | b"tool_calls" | b"function_call" => Some(Member::Content(Content::Any)),
+                b"reasoning_content" | b"reasoning" => Some(Member::Content(Content::Reasoning)),
                 b"audio" => Some(Member::Content(Content::OpaqueObject)),
                 _ => None,
             },

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use super::document::Document;
 use super::found::{Choices, Found, Substance, UsageObject};
 use super::tally::Tally;
-use super::{EndOfStream, Output, UsageVisibility};
+use super::{Allowance, EndOfStream, Output, UsageVisibility};
 use crate::sse::{EventScanner, Piece};
 
 /// The longest event that can be the one that is taken out, and so the most that is held back, in bytes. That event has
@@ -18,8 +18,8 @@ const MAX_HELD_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
     visibility: UsageVisibility,
-    /// How much output may go on, in tokens; `None` is all of it.
-    allowance: Option<u64>,
+    /// How much output may go on; `None` is all of it.
+    allowance: Option<Allowance>,
     /// The event that is withheld: it would be more than that. Its bytes are held.
     withheld: Option<Read>,
     scanner: EventScanner,
@@ -69,8 +69,12 @@ impl Stream {
         }
     }
 
-    pub(super) fn allow(&mut self, output_tokens: u64) {
-        self.allowance = Some(output_tokens);
+    pub(super) fn allow(&mut self, allowance: Allowance) {
+        self.allowance = Some(allowance);
+    }
+
+    pub(super) fn weigh(&mut self, tokens: f64) {
+        self.tally.weigh(tokens);
     }
 
     pub(super) fn feed(&mut self, chunk: &Bytes, end: EndOfStream) -> Output {
@@ -134,9 +138,9 @@ impl Stream {
         &self.tally
     }
 
-    /// How many tokens of output there will be with the event that is withheld.
+    /// The allowance with which the event that is withheld may go on.
     pub(super) fn awaited(&self) -> Option<u64> {
-        self.withheld.map(|read| self.tally.output_after(&read.found))
+        self.withheld.map(|read| self.needed(&read))
     }
 
     pub(super) fn model(&self) -> Option<&str> {
@@ -153,7 +157,19 @@ impl Stream {
 
     /// Whether the event would be more output than may go on.
     fn is_too_much(&self, read: &Read) -> bool {
-        self.allowance.is_some_and(|allowance| read.has_content() && self.tally.output_after(&read.found) > allowance)
+        self.allowance.is_some_and(|allowance| read.has_content() && self.needed(read) > allowance.tokens())
+    }
+
+    /// The allowance with which an event may go on.
+    fn needed(&self, read: &Read) -> u64 {
+        let likely = self.tally.output_after(&read.found);
+        match self.allowance {
+            Some(Allowance::Certain(_)) => {
+                let told = read.found.account.map_or(0, |account| account.whole().output);
+                self.tally.fewest_after(&read.found).max(told).max(self.tally.undoubted(likely))
+            }
+            Some(Allowance::Likely(_)) | None => likely,
+        }
     }
 
     /// Holds the event's bytes, which end at `end`, and stops behind it.

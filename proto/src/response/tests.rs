@@ -131,6 +131,8 @@ fn a_streams_usage_event_is_removed_with_its_empty_line_and_nothing_else_is() {
         usage: Some(counted_usage()),
         content_events: 1,
         output_tokens: 3,
+        uncorrected_tokens: 1,
+        has_reasoning: false,
         events: 3,
         done: true,
         model: Some("m".to_owned()),
@@ -394,7 +396,7 @@ fn an_event_of_64_mb_passes_as_it_comes_and_is_counted() {
     let end = r#"","usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}"#;
     for visibility in [UsageVisibility::Keep, UsageVisibility::Remove] {
         let mut scanner = ResponseScanner::new(Operation::ChatCompletions, BodyFormat::EventStream, visibility);
-        scanner.allow(1);
+        scanner.allow(Allowance::Likely(1));
         let went = |output: Output, chunk: &Bytes| match output {
             Output::Unchanged => chunk.len(),
             Output::Replaced(bytes) => bytes.len(),

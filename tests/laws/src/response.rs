@@ -1,7 +1,7 @@
 //! The scanner of answers.
 
 use attache_proto::Operation;
-use attache_proto::response::{BodyFormat, Counted, EndOfStream, Output, ResponseScanner, UsageVisibility};
+use attache_proto::response::{Allowance, BodyFormat, Counted, EndOfStream, Output, ResponseScanner, UsageVisibility};
 use bytes::Bytes;
 
 use crate::head::Head;
@@ -49,7 +49,7 @@ impl Reading {
         let mut scanner = ResponseScanner::new(self.operation, self.format, self.visibility);
         let mut granted = self.allowance.unwrap_or_default();
         if self.allowance.is_some() {
-            scanner.allow(granted);
+            scanner.allow(Allowance::Likely(granted));
         }
         let mut sent = Vec::new();
         for (index, chunk) in chunks.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Reading {
                         chunk = rest;
                         // More each time, so that an event that claims to be huge ends, too.
                         granted = granted.saturating_mul(2).max(1);
-                        scanner.allow(granted);
+                        scanner.allow(Allowance::Likely(granted));
                         continue;
                     }
                 }

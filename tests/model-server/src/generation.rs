@@ -25,6 +25,8 @@ pub(crate) struct Generation {
     pub(crate) cache_salt: String,
     pub(crate) plan: Plan,
     pub(crate) script: Script,
+    /// How many tokens an event of a stream has.
+    pub(crate) event_tokens: u64,
 }
 
 /// Writes what is generated in the form of one dialect.
@@ -100,9 +102,16 @@ impl Generation {
                         }
                     }
                 }
-                for _ in 0..part.tokens {
-                    for (choice, token) in run.step(part).await.into_iter().enumerate() {
-                        for event in self.writer.piece(place(choice), part, &token, run.usage) {
+                let mut pieces = vec![String::new(); choices];
+                for number in 1..=part.tokens {
+                    for (piece, token) in pieces.iter_mut().zip(run.step(part).await) {
+                        piece.push_str(&token);
+                    }
+                    if number % self.event_tokens > 0 && number < part.tokens {
+                        continue;
+                    }
+                    for (choice, piece) in pieces.iter_mut().enumerate() {
+                        for event in self.writer.piece(place(choice), part, &std::mem::take(piece), run.usage) {
                             yield event;
                         }
                     }

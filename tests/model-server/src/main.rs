@@ -29,6 +29,8 @@ Paths:
 Headers of a request:
   x-sim-answer-tokens: N      the answer's length; max_tokens may cut it
   x-sim-reasoning-tokens: N   so many of them are reasoning
+  x-sim-event-tokens: N       so many tokens come in an event of a stream
+  x-sim-unbounded: 1          max_tokens does not cut it
   x-sim-tools: N              the answer calls so many of the request's tools
   x-sim-encode: CODING        gzip, br, zstd, deflate, raw-deflate; auto: the best that accept-encoding allows;
                               lie: says gzip and is plain; hidden-gzip: is gzip and does not say so

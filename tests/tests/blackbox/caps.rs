@@ -1,6 +1,6 @@
 //! Limits that must not be overdrawn: answers that are kept to what is left, and streams that end where nothing is.
 
-use attache_model_server::Finished;
+use attache_model_server::{EVENT_TOKENS_HEADER, Finished, UNBOUNDED_HEADER};
 use attache_tests::{Answer, Client, Events, Stack, tools::Profile, until};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -37,6 +37,11 @@ fn of_length(client: &Client, tokens: u64) -> Client {
     client.clone().with_header("x-sim-answer-tokens", &tokens.to_string())
 }
 
+/// The same with servers that do not care what clients say of the length of answers.
+fn unbounded(client: &Client) -> Client {
+    client.clone().with_header(UNBOUNDED_HEADER, "1")
+}
+
 /// What was charged by all sidecars.
 async fn charged(stack: &Stack) -> u64 {
     residue::none(stack).await;
@@ -66,7 +71,8 @@ async fn a_stream_ends_where_the_limit_does_and_its_model_server_stops() {
         let clients =
             [other.client().unwrap().with_key("sk-a"), Client::over_http2(other.url()).unwrap().with_key("sk-b")];
         for (number, client) in clients.into_iter().enumerate() {
-            let slow = of_length(&client, 50_000).with_header("x-sim-fault", "slow=1");
+            // Its server does not do what it is asked to, so that nobody else ends the stream.
+            let slow = unbounded(&of_length(&client, 50_000)).with_header("x-sim-fault", "slow=1");
             let stream = slow.stream_chat(&chat()).await.unwrap();
             assert_eq!(stream.status, 200);
             let events = stream.rest().await;
@@ -85,6 +91,84 @@ async fn a_stream_ends_where_the_limit_does_and_its_model_server_stops() {
             assert_eq!(client.chat(&chat()).await.unwrap().status, 429);
         }
     }
+}
+
+#[tokio::test]
+async fn a_stream_is_kept_to_what_is_left_by_its_server_however_many_tokens_its_events_have() {
+    let limit = 1_000;
+    let left = limit - PROMPT_AT_MOST;
+    for (fields, sent, length) in [
+        (json!({}), json!({"max_tokens": left}), left),
+        (json!({"max_tokens": 9_000}), json!({"max_tokens": left}), left),
+        (json!({"max_completion_tokens": 9_000}), json!({"max_completion_tokens": left}), left),
+        (json!({"max_tokens": 300}), json!({"max_tokens": 300}), 300),
+        (json!({"n": 2}), json!({"max_tokens": left / 2}), left / 2 * 2),
+    ] {
+        for event_tokens in [1, 4] {
+            let stack = Stack::builder(capped(limit)).models(1).without_wasm().start().await.unwrap();
+            let client = of_length(&stack.client().with_key("sk-a"), 5_000);
+            let client = client.with_header(EVENT_TOKENS_HEADER, &event_tokens.to_string());
+            let mut body = chat();
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let events = client.stream_chat(&body).await.unwrap().rest().await;
+            assert_eq!(delivered(&events).1, None, "{fields}");
+            assert!(events.json().any(|event| event["choices"][0]["finish_reason"] == "length"), "{fields}");
+            assert_eq!(charged(&stack).await, 9 + length, "{fields}");
+            let record = stack.models[0].requests().pop().unwrap();
+            let asked: Value = serde_json::from_str(&record.body).unwrap();
+            for bound in ["max_tokens", "max_completion_tokens"] {
+                assert_eq!(asked[bound], sent[bound], "{fields}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_server_ignores_what_the_client_allows_ends_where_the_limit_does() {
+    for fields in [json!({"max_completion_tokens": 10}), json!({"max_tokens": 10}), json!({"max_tokens": 5, "n": 2})] {
+        let stack = Stack::builder(capped(1_000)).models(1).without_wasm().start().await.unwrap();
+        let client = unbounded(&of_length(&stack.client().with_key("sk-a"), 2_000));
+        let mut body = chat();
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let events = client.stream_chat(&body).await.unwrap().rest().await;
+        let (_, error) = delivered(&events);
+        assert_eq!(error.expect("an error ends the stream")["error"]["code"], "insufficient_quota", "{fields}");
+        let charged = charged(&stack).await;
+        assert!((1_000 - PROMPT_AT_MOST..=1_000).contains(&charged), "{charged}: {fields}");
+    }
+}
+
+#[tokio::test]
+async fn how_many_tokens_events_have_is_learned_from_streams_that_end() {
+    let limit = |key: &str, amount: u64| {
+        let when = format!("when: [{{dimension: key, is: default/{key}}}]");
+        format!("{{name: {key}, per: [key], {when}, limit: {amount}, {WINDOW}, mode: strict, cap: true}}")
+    };
+    let limits_of_both = format!("{}, {}", limit("a", 100_000), limit("b", 1_000));
+    let documents = [
+        pool(),
+        route("r", "m", "{name: pool}"),
+        key("a", "acme", "r"),
+        key("b", "acme", "r"),
+        limits("r", &limits_of_both),
+    ];
+    let stack = Stack::builder(documents.concat()).models(1).without_wasm().start().await.unwrap();
+    let client = unbounded(&of_length(&stack.client(), 800)).with_header(EVENT_TOKENS_HEADER, "3");
+    for _ in 0..4 {
+        let events = client.clone().with_key("sk-a").stream_chat(&chat()).await.unwrap().rest().await;
+        assert_eq!(delivered(&events).1, None);
+    }
+    let before = charged(&stack).await;
+    let slow = of_length(&client, 50_000).with_header("x-sim-fault", "slow=1");
+    let events = slow.with_key("sk-b").stream_chat(&chat()).await.unwrap().rest().await;
+    let (events, error) = delivered(&events);
+    assert!(error.is_some());
+    let used = 3 * events;
+    let left = 1_000 - PROMPT_AT_MOST;
+    // Its server was asked to end it, and is believed to do so by some percent longer than its events say.
+    assert!((left * 9 / 10..=left * 13 / 10).contains(&used), "{used} of {left}");
+    let charged = charged(&stack).await - before;
+    assert!((used * 9 / 10..=used * 11 / 10).contains(&charged), "{charged} of {used}");
 }
 
 #[tokio::test]

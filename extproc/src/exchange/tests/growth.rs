@@ -93,7 +93,7 @@ fn an_answer_in_one_piece_has_what_the_client_bounds_or_a_generous_default_and_i
             }
         }
     };
-    assert_eq!(bounded(json!({})), (4_096, Some(chat(json!({"max_tokens": 4_096})))));
+    assert_eq!(bounded(json!({})), (12_494, Some(chat(json!({"max_tokens": 12_494})))));
     assert_eq!(bounded(json!({"n": 4})), (16_384, Some(chat(json!({"n": 4, "max_tokens": 4_096})))));
     assert_eq!(bounded(json!({"max_tokens": 20})), (20, None));
     assert_eq!(bounded(json!({"max_tokens": 900})), (900, None));
@@ -101,6 +101,57 @@ fn an_answer_in_one_piece_has_what_the_client_bounds_or_a_generous_default_and_i
     // Servers differ in which of two they take.
     let both = json!({"max_tokens": 900, "max_completion_tokens": 600, "n": 2});
     assert_eq!(bounded(both), (1_800, None));
+}
+
+#[test]
+fn a_wide_limit_leaves_a_request_without_a_bound_as_it_is() {
+    let bound = |amount: u64, body: &Value| {
+        let mut table = Table::set_capped(amount);
+        table.post(body, &[]);
+        let (_, bodies) = released(table.decide(|state| Admission::Granted { states: vec![state] }));
+        match bodies.as_slice() {
+            [Body::Unchanged] => None,
+            _ => Some(sent(bodies)),
+        }
+    };
+    assert_eq!(bound(1_000_000, &chat("metered")), None);
+    let small = bound(20_000, &chat("metered")).unwrap();
+    assert_eq!((&small["max_tokens"], &small["max_completion_tokens"]), (&json!(4_096), &Value::Null));
+}
+
+#[test]
+fn what_the_client_says_of_thoughts_is_lowered_with_the_bound_or_the_request_is_refused() {
+    let thinking = |stream: bool, budget: u64| {
+        json!({"model": "metered", "stream": stream, "max_tokens": 20_000, "messages": [],
+               "thinking": {"type": "enabled", "budget_tokens": budget}})
+    };
+    for stream in [false, true] {
+        let left = |amount: u64, budget: u64| {
+            let mut table = Table::set_capped(amount);
+            table.post(&thinking(stream, budget), &[]);
+            loop {
+                let fits = |table: &Table| table.asked.as_ref().unwrap().holds[0].estimate <= amount;
+                let answer: fn(CounterState) -> Admission = if fits(&table) {
+                    |state| Admission::Granted { states: vec![state] }
+                } else {
+                    |state| Admission::Refused { by: 0, states: vec![state] }
+                };
+                match table.decide(answer) {
+                    action @ Action::Reserve(_) => table.note(&action),
+                    action => break action,
+                }
+            }
+        };
+        assert_eq!(refused(left(1_000, 2_000)).0, 429, "{stream}");
+        let body = sent(released(left(10_000, 16_000)).1);
+        let (bound, budget) =
+            (body["max_tokens"].as_u64().unwrap(), body["thinking"]["budget_tokens"].as_u64().unwrap());
+        assert!((9_900..10_000).contains(&bound), "{bound}");
+        assert_eq!(budget, 16_000 * bound / 20_000, "{stream}");
+        // The smallest that servers take stays.
+        let body = sent(released(left(2_000, 1_024)).1);
+        assert_eq!(body["thinking"]["budget_tokens"], 1_024);
+    }
 }
 
 #[test]
@@ -451,8 +502,26 @@ fn answers_teach_how_much_to_hold_for_the_next_ones() {
 }
 
 #[test]
+fn requests_whose_server_runs_tools_are_held_by_what_such_requests_have_used() {
+    let mut table = Table::set(Profile::Streamed);
+    let search = json!({"model": "metered", "messages": [], "web_search_options": {}, "max_tokens": 300});
+    let held = |table: &mut Table, body: &Value| {
+        table.again();
+        let action = table.post(body, &[]);
+        released(table.admit());
+        let Action::Reserve(request) = action else { panic!("{action:?}") };
+        (request.estimate.input, request.estimate.output)
+    };
+    assert_eq!(held(&mut table, &search), (0, 300));
+    table.answer_head("200", "application/json", "10.0.0.1:80");
+    table.answer_body(r#"{"usage":{"prompt_tokens":400000,"completion_tokens":250}}"#, End::Last);
+    assert_eq!(held(&mut table, &search), (400_000, 300));
+    assert_eq!(held(&mut table, &json!({"model": "metered", "messages": []})).0, 0);
+}
+
+#[test]
 fn an_answer_that_was_kept_short_is_not_taken_for_a_short_one() {
-    let mut table = Table::set_capped(100_000);
+    let mut table = Table::set_capped(30_000);
     let mut held = Vec::new();
     for _ in 0..20 {
         table.again();

@@ -136,8 +136,10 @@ fn a_stream_that_the_operator_asks_for_is_counted_as_one() {
     let body = r#"{"model":"metered","logit_bias":{"1":2},"messages":[]}"#;
     table.post_chunks(&[body], &[]);
     let (_, bodies) = released(table.admit());
-    let expected =
-        json!({"model": "served", "messages": [], "stream": true, "stream_options": {"include_usage": true}});
+    // What its limit has left bounds it, but for what the prompt may have.
+    let expected = json!({
+        "model": "served", "messages": [], "stream": true, "stream_options": {"include_usage": true}, "max_tokens": 2928,
+    });
     assert_eq!(joined(bodies, &[body]), expected);
     table.answer_head("200", "text/event-stream", "10.0.0.1:80");
     let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7}}\n\n";
@@ -154,7 +156,7 @@ fn stream_options_that_the_operator_removes_stay_away_and_the_stream_is_estimate
         let body = format!(r#"{{"model":"metered",{own}"stream":true,"messages":[]}}"#);
         table.post_chunks(&[&body], &[]);
         let (_, bodies) = released(table.admit());
-        let expected = json!({"model": "served", "messages": [], "stream": true});
+        let expected = json!({"model": "served", "messages": [], "stream": true, "max_tokens": 2928});
         assert_eq!(joined(bodies, &[&body]), expected, "{own}");
         table.answer_head("200", "text/event-stream", "10.0.0.1:80");
         let word = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";

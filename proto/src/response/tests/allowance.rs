@@ -10,7 +10,7 @@ fn token(number: u64) -> String {
 /// What goes on of a stream that comes in these chunks while so many tokens are allowed, and whether it was withheld from.
 fn within(allowance: u64, visibility: UsageVisibility, text: &str, size: usize) -> (String, Option<String>, Counted) {
     let mut scanner = ResponseScanner::new(Operation::ChatCompletions, BodyFormat::EventStream, visibility);
-    scanner.allow(allowance);
+    scanner.allow(Allowance::Likely(allowance));
     let mut sent = Vec::new();
     let mut chunks = text.as_bytes().chunks(size).peekable();
     while let Some(chunk) = chunks.next() {
@@ -52,7 +52,7 @@ fn what_was_withheld_goes_on_once_more_is_allowed() {
         let mut scanner =
             ResponseScanner::new(Operation::ChatCompletions, BodyFormat::EventStream, UsageVisibility::Keep);
         let mut allowed = 0;
-        scanner.allow(allowed);
+        scanner.allow(Allowance::Likely(allowed));
         let mut sent = Vec::new();
         for chunk in text.as_bytes().chunks(size) {
             let mut chunk = Bytes::copy_from_slice(chunk);
@@ -67,7 +67,7 @@ fn what_was_withheld_goes_on_once_more_is_allowed() {
                             Output::Withheld { passed: Bytes::new(), rest: rest.clone() }
                         );
                         allowed += 1;
-                        scanner.allow(allowed);
+                        scanner.allow(Allowance::Likely(allowed));
                         chunk = rest;
                         continue;
                     }

@@ -260,7 +260,7 @@ fn pass<'a>(
 fn bounded(operation: Operation, visibility: UsageVisibility, chunks: Vec<&[u8]>, raises: &[u64]) -> (Vec<u8>, bool) {
     let mut scanner = ResponseScanner::new(operation, BodyFormat::EventStream, visibility);
     let (mut allowed, mut raises) = (0, raises.iter());
-    scanner.allow(allowed);
+    scanner.allow(Allowance::Likely(allowed));
     let mut sent = Vec::new();
     let ends = chunks.iter().map(|_| EndOfStream::More).chain([EndOfStream::End]);
     for (chunk, end) in chunks.iter().copied().chain([&b""[..]]).zip(ends) {
@@ -276,7 +276,7 @@ fn bounded(operation: Operation, visibility: UsageVisibility, chunks: Vec<&[u8]>
                     assert!(content_events <= allowed, "{content_events} of {allowed}");
                     let Some(raise) = raises.next() else { return (sent, false) };
                     allowed += raise;
-                    scanner.allow(allowed);
+                    scanner.allow(Allowance::Likely(allowed));
                     chunk = rest;
                     continue;
                 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use serde_json::json;
 
-use super::{ANSWER_TOKENS_HEADER, Answer, Exchange, REASONING_TOKENS_HEADER, TOOLS_HEADER, number};
+use super::{
+    ANSWER_TOKENS_HEADER, Answer, EVENT_TOKENS_HEADER, Exchange, REASONING_TOKENS_HEADER, TOOLS_HEADER,
+    UNBOUNDED_HEADER, number,
+};
 use crate::{
     dialect::{ApiError, Call, ChatWriter, Delivery, Form, MessageWriter, ResponseWriter},
     engine::Plan,
@@ -26,6 +29,7 @@ pub(super) async fn answer(exchange: &Exchange<'_>, form: Form) -> Result<Answer
         cache_salt: call.cache_salt().to_owned(),
         plan: Plan { choices: choices(&call, form)?, answer_tokens: length.tokens },
         script: script(exchange, &call, form, length)?,
+        event_tokens: number(&exchange.head.headers, EVENT_TOKENS_HEADER)?.unwrap_or(1).max(1),
     };
     Ok(match call.delivery() {
         Delivery::Whole => Answer::Json(generation.whole().await),
@@ -92,7 +96,8 @@ impl Length {
     fn of(exchange: &Exchange<'_>, call: &Call, form: Form) -> Result<Self, ApiError> {
         let natural = number(&exchange.head.headers, ANSWER_TOKENS_HEADER)?;
         let usual = exchange.server.config.answer_tokens;
-        Ok(match (natural, call.max_tokens(form)?) {
+        let bound = call.max_tokens(form)?.filter(|_| !exchange.head.headers.contains_key(UNBOUNDED_HEADER));
+        Ok(match (natural, bound) {
             (None, Some(max)) if matches!(form, Form::Chat | Form::Completion) => Self { tokens: max, is_cut: true },
             (natural, Some(max)) if natural.unwrap_or(usual) > max => Self { tokens: max, is_cut: true },
             (natural, _) => Self { tokens: natural.unwrap_or(usual), is_cut: false },

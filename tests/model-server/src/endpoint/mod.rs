@@ -28,6 +28,12 @@ use crate::{
 /// The header that sets how long an answer is, in tokens; `max_tokens` may cut it.
 pub const ANSWER_TOKENS_HEADER: &str = "x-sim-answer-tokens";
 
+/// The header that sets how many tokens an event of a stream has, as of a server that guesses ahead.
+pub const EVENT_TOKENS_HEADER: &str = "x-sim-event-tokens";
+
+/// The header that lets an answer be as long as it gets, whatever the body says.
+pub const UNBOUNDED_HEADER: &str = "x-sim-unbounded";
+
 /// The header that sets how many of the answer's tokens are reasoning.
 pub const REASONING_TOKENS_HEADER: &str = "x-sim-reasoning-tokens";
 

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use attache_proto::{
     Operation,
-    response::{BodyFormat, EndOfStream, ResponseScanner, UsageVisibility},
+    response::{Allowance, BodyFormat, EndOfStream, ResponseScanner, UsageVisibility},
 };
 use attache_tests::{Error, Result};
 use bytes::Bytes;
@@ -107,7 +107,7 @@ fn data(choices: &str) -> String {
 fn feed(chunks: &[Bytes], visibility: UsageVisibility, allowed: Option<u64>) -> ResponseScanner {
     let mut scanner = ResponseScanner::new(Operation::ChatCompletions, BodyFormat::EventStream, visibility);
     if let Some(tokens) = allowed {
-        scanner.allow(tokens);
+        scanner.allow(Allowance::Likely(tokens));
     }
     for chunk in chunks {
         let _ = black_box(scanner.feed(black_box(chunk), EndOfStream::More));
