@@ -119,13 +119,7 @@ class Sequence(unittest.TestCase):
         until("Envoy is back", lambda: self.stack.ask() == 200)
         self.assertEqual(len(self.stack.containers("attache")), 4)
 
-    def need_health_checks(self):
-        rendered = self.compose("run", "--rm", "--no-deps", "attache", "render", "static", "/etc/attache", "--extproc", "attache:10001")
-        if "health_checks" not in rendered:
-            self.skipTest("the rendered Envoy does not ask for the sidecars' health")
-
     def test_10_one_of_several_sidecars_that_hangs_or_goes_fails_next_to_nothing(self):
-        self.need_health_checks()
         one, other, *_ = self.stack.containers("attache")
 
         def answered(count=40):
@@ -143,7 +137,6 @@ class Sequence(unittest.TestCase):
         self.compose("up", "--wait", "--scale", "attache=4")
 
     def test_11_a_sidecar_that_is_drained_fails_nothing(self):
-        self.need_health_checks()
         one = self.stack.containers("attache")[0]
         stopping = subprocess.Popen(["docker", "stop", one], stdout=subprocess.DEVNULL)
         statuses = []
