@@ -25,6 +25,8 @@ pub enum ErrorKind {
     RequestTooLarge,
     /// 415: the body is of a kind that the endpoint does not take.
     UnsupportedMediaType,
+    /// 426: a WebSocket is asked for where none is served.
+    WebSocketNotServed,
     /// 431: the request's headers are above the bound.
     HeadersTooLarge,
     /// 429: over a limit on tokens that time refills.
@@ -39,7 +41,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidRequest,
         Self::InvalidApiKey,
         Self::KeyNotAttached,
@@ -49,6 +51,7 @@ impl ErrorKind {
         Self::MethodNotAllowed,
         Self::RequestTooLarge,
         Self::UnsupportedMediaType,
+        Self::WebSocketNotServed,
         Self::HeadersTooLarge,
         Self::RateLimited,
         Self::TooManyRequests,
@@ -66,6 +69,7 @@ impl ErrorKind {
             Self::MethodNotAllowed => 405,
             Self::RequestTooLarge => 413,
             Self::UnsupportedMediaType => 415,
+            Self::WebSocketNotServed => 426,
             Self::RateLimited | Self::TooManyRequests | Self::QuotaExhausted => 429,
             Self::HeadersTooLarge => 431,
             Self::Unavailable => 503,
@@ -84,6 +88,7 @@ impl ErrorKind {
             Self::MethodNotAllowed => (INVALID, Some("method_not_supported")),
             Self::RequestTooLarge => (INVALID, Some("request_too_large")),
             Self::UnsupportedMediaType => (INVALID, Some("unsupported_media_type")),
+            Self::WebSocketNotServed => (INVALID, Some("websocket_not_supported")),
             Self::HeadersTooLarge => (INVALID, Some("headers_too_large")),
             Self::RateLimited => ("tokens", Some("rate_limit_exceeded")),
             Self::TooManyRequests => ("requests", Some("rate_limit_exceeded")),
@@ -95,7 +100,9 @@ impl ErrorKind {
     /// `error.type` as Anthropic's API has it; that API has no codes.
     const fn anthropic(self) -> &'static str {
         match self {
-            Self::InvalidRequest | Self::MethodNotAllowed | Self::UnsupportedMediaType => "invalid_request_error",
+            Self::InvalidRequest | Self::MethodNotAllowed | Self::UnsupportedMediaType | Self::WebSocketNotServed => {
+                "invalid_request_error"
+            }
             Self::KeyForbidden => "permission_error",
             Self::InvalidApiKey | Self::KeyNotAttached => "authentication_error",
             Self::ModelNotFound | Self::PathNotFound => "not_found_error",
@@ -209,6 +216,13 @@ mod tests {
                 415,
                 "invalid_request_error",
                 Some("unsupported_media_type"),
+                "invalid_request_error",
+            ),
+            (
+                WebSocketNotServed,
+                426,
+                "invalid_request_error",
+                Some("websocket_not_supported"),
                 "invalid_request_error",
             ),
             (HeadersTooLarge, 431, "invalid_request_error", Some("headers_too_large"), "request_too_large"),

@@ -16,6 +16,7 @@ pub struct RequestHead<'h> {
     path: Field<'h>,
     content_length: Field<'h>,
     expects: bool,
+    wants_web_socket: bool,
     model: Field<'h>,
     shown: Shown<'h>,
     size_bytes: u64,
@@ -31,6 +32,7 @@ impl<'h> RequestHead<'h> {
             path: Field::Absent,
             content_length: Field::Absent,
             expects: false,
+            wants_web_socket: false,
             model: Field::Absent,
             shown: Shown::NONE,
             size_bytes: 0,
@@ -57,6 +59,8 @@ impl<'h> RequestHead<'h> {
             self.content_length.add(value);
         } else if is("expect") {
             self.expects = true;
+        } else if is("upgrade") {
+            self.wants_web_socket |= elements(value).any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
         } else if is(authorization) {
             elements(value).for_each(|element| self.take_authorization(element));
         } else if key_headers.into_iter().any(is) {
@@ -109,6 +113,11 @@ impl<'h> RequestHead<'h> {
     /// that there is to expect).
     pub(crate) fn expects(&self) -> bool {
         self.expects
+    }
+
+    /// Whether the connection is to become a WebSocket (RFC 6455, section 4.1).
+    pub(crate) fn wants_web_socket(&self) -> bool {
+        self.wants_web_socket
     }
 
     /// The model that the client says it will ask for, if it says so once.

@@ -178,6 +178,11 @@ impl Gate {
                     format!("no operation is served at this path; check the URL. Served are: {}", self.served()),
                 ),
             ),
+            // Codex asks for a WebSocket first, and takes 426 alone for the word that it has to do without.
+            PathError::MethodNotAllowed { allow } if head.wants_web_socket() => {
+                let message = format!("WebSockets are not served here; send the request by {allow}");
+                (Reason::MethodNotAllowed { allow }, ApiError::new(ErrorKind::WebSocketNotServed, message))
+            }
             PathError::MethodNotAllowed { allow } => {
                 (Reason::MethodNotAllowed { allow }, ApiError::new(ErrorKind::MethodNotAllowed, error.to_string()))
             }

@@ -261,6 +261,22 @@ fn an_unknown_path_and_a_wrong_method_are_refused_before_the_key_is_looked_at() 
 }
 
 #[test]
+fn a_web_socket_is_refused_with_the_one_status_by_which_clients_do_without() {
+    let ask = |path: &str, upgrade: &str| {
+        let head = [(":method", "GET"), (":path", path), ("upgrade", upgrade), ("connection", "Upgrade")];
+        match check(&open(), &head) {
+            Verdict::Refuse(refusal) => refusal.status(),
+            Verdict::Pass(_) => 0,
+        }
+    };
+    for upgrade in ["websocket", "WebSocket", "h2c, websocket"] {
+        assert_eq!(ask("/v1/responses", upgrade), 426, "{upgrade}");
+    }
+    assert_eq!((ask("/v1/responses", "h2c"), ask("/v1/nothing", "websocket")), (405, 404));
+    assert_eq!(ask("/v1/models", "websocket"), 0, "whoever may ask without is answered without");
+}
+
+#[test]
 fn a_head_without_method_or_path_is_refused() {
     assert_eq!(reason(check(&open(), &[])), (Reason::PathNotFound, 404));
     assert_eq!(reason(check(&open(), &[(":method", "POST")])), (Reason::PathNotFound, 404));
