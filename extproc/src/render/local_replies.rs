@@ -79,6 +79,12 @@ fn mappers(dialect: Dialect, paths: Option<&Value>) -> Vec<Value> {
             ErrorKind::HeadersTooLarge,
             "the request headers are larger than what is taken here",
         ),
+        web_socket(mapper(
+            Some("Envoy says 403; Codex takes 426 alone for the word that it has to do without."),
+            &[status("EQ", 403), wants_web_socket(), of_envoy()],
+            ErrorKind::WebSocketNotServed,
+            "WebSockets are not served here; send the request by POST",
+        )),
         mapper(None, &[status("GE", 500), of_envoy()], ErrorKind::Unavailable, UNAVAILABLE),
         mapper(
             None,
@@ -93,6 +99,19 @@ fn mappers(dialect: Dialect, paths: Option<&Value>) -> Vec<Value> {
 fn anthropic_paths(path_prefix: &str) -> Value {
     let regex = format!("({})?(/v1/messages|/anthropic)([/?].*)?", regex::escape(path_prefix));
     json!({"header_filter": {"header": {"name": ":path", "string_match": {"safe_regex": {"regex": regex}}}}})
+}
+
+fn wants_web_socket() -> Value {
+    let value = json!({"exact": "websocket", "ignore_case": true});
+    json!({"header_filter": {"header": {"name": "upgrade", "string_match": value}}})
+}
+
+/// The same mapper with the status that says so.
+fn web_socket(mut mapper: Value) -> Value {
+    if let Some(fields) = mapper.as_object_mut() {
+        fields.insert("status_code".to_owned(), ErrorKind::WebSocketNotServed.status().into());
+    }
+    mapper
 }
 
 fn status(op: &str, status: u16) -> Value {

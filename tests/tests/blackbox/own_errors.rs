@@ -85,14 +85,20 @@ async fn what_envoy_refuses_by_itself_is_json_in_the_callers_form() {
         let unfinished = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{{");
         let invalid = wanted(is_anthropic, "invalid_request_error", "invalid_request_error");
         let too_large = wanted(is_anthropic, "request_too_large", "invalid_request_error");
-        for (request, status, kind) in [(&upgrade, 403, invalid), (&large, 413, too_large), (&unfinished, 408, invalid)]
-        {
+        let web_socket = upgrade.replace("upgrade: other", "upgrade: WebSocket");
+        for (request, status, kind) in [
+            (&upgrade, 403, invalid),
+            (&web_socket, 426, invalid),
+            (&large, 413, too_large),
+            (&unfinished, 408, invalid),
+        ] {
             let mut connection = Connection::open(&envoy).await;
             connection.send(request).await;
             let answer = connection.read_answer().await;
             let found = (answer.status, error_type(&answer.body, is_anthropic));
             assert_eq!(found, (status, kind.to_owned()), "{path}: {}", answer.body);
             assert_eq!(answer.header("content-type"), Some("application/json"));
+            assert!(answer.header("x-request-id").is_some_and(|id| id.len() == 36), "{path}: {status}");
         }
     }
     // What is no HTTP has no path by which to tell.
