@@ -117,9 +117,9 @@ async fn half_a_body_and_none_before_trailers_are_refused_at_once() {
     for at_once in [true, false] {
         for pieces in [&[&body.as_bytes()[..20]][..], &[b"{"], &[b""], &[]] {
             let (status, answer) = posted(pieces, at_once).send(&stack).await.unwrap();
-            // Of no byte at all, the Envoy of Envoy Gateway tells the sidecar nothing.
-            let expected = if profile::is(Profile::EnvoyGateway) && pieces.concat().is_empty() { 503 } else { 400 };
-            assert_eq!(status, expected, "{at_once} {answer}");
+            // Of no byte at all, the Envoy of Envoy Gateway may tell the sidecar nothing.
+            let is_unseen = profile::is(Profile::EnvoyGateway) && pieces.concat().is_empty() && status == 503;
+            assert!(status == 400 || is_unseen, "{at_once} {pieces:?} {status} {answer}");
             assert!(answer["error"]["message"].is_string(), "{answer}");
         }
     }
