@@ -12,6 +12,7 @@ mod tally;
 use bytes::Bytes;
 
 use self::document::Document;
+use self::found::Choices;
 use self::members::Form;
 use self::stream::Stream;
 use self::tally::Tally;
@@ -128,6 +129,26 @@ pub struct Counted {
     pub model: Option<String>,
     /// Whether something was no JSON object where one was due, or the body ended in the middle of one.
     pub malformed: bool,
+    /// The first error that the server put into the body, whose status says that all is well.
+    pub fault: Option<Fault>,
+}
+
+/// An error in the body of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// The status that it stands for, 400 to 599: by its code, else by its words, else 500.
+    pub status: u16,
+    /// Where it stands.
+    pub place: FaultPlace,
+}
+
+/// Where an error stands in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultPlace {
+    /// Before any content: nothing was served.
+    First,
+    /// Behind some.
+    Later,
 }
 
 /// What a usage leaves open.
@@ -252,12 +273,16 @@ impl Whole {
         let account = self.document.account();
         let told = account.map(|account| account.told);
         let has_output = self.form.is_some_and(Form::has_output);
+        let found = self.document.found();
+        let place =
+            if account.is_none() && found.choices != Choices::Some { FaultPlace::First } else { FaultPlace::Later };
         let is_cut = self.end == EndOfStream::End && !self.document.is_complete();
         Counted {
             usage: account.map(|account| account.whole()),
             gap: Gap { input: told == Some(Told::Output), output: told == Some(Told::Input) && has_output },
             model: self.document.model().map(str::to_owned),
             malformed: self.document.is_broken() || is_cut,
+            fault: found.failure.to_status().map(|status| Fault { status, place }),
             ..Counted::default()
         }
     }

@@ -164,6 +164,10 @@ impl Exchange {
             // Behind an event that broke off, whose bytes may have gone on.
             return self.end_early(joined(decoded, b"\n\n"), end, &error, Outcome::Miscoded, now);
         }
+        let begins = !self.unjudged.is_empty() && answering.answer.content_events().is_some_and(|events| events > 0);
+        if begins {
+            self.judge(None, now);
+        }
         let costs = match end {
             End::More => {
                 self.ask();
@@ -211,7 +215,14 @@ impl Exchange {
         let costs = self.costs(&plan, counted.as_ref());
         self.note(|summary| summary.content_events = answer.content_events());
         self.settle(counted);
-        let outcome = if answer.is_miscoded() { Outcome::Miscoded } else { Outcome::Answered(answer.status) };
+        let fault = answer.fault();
+        self.judge(fault, now);
+        let outcome = match fault {
+            _ if answer.is_miscoded() => Outcome::Miscoded,
+            // Whoever reads the metrics wants to know what became of it, not what was announced.
+            Some(status) => Outcome::Answered(status),
+            None => Outcome::Answered(answer.status),
+        };
         self.end(outcome, now);
         costs
     }

@@ -82,6 +82,8 @@ pub struct Exchange {
     ticket: Option<Ticket>,
     lease: Option<Lease>,
     growth: Option<Growth>,
+    /// The clusters of endpoints that began an answer well, until its first content comes: some errors come in its place.
+    unjudged: Vec<Arc<str>>,
     settlement: Option<Settlement>,
     summary: Option<Summary>,
     started: Instant,
@@ -153,6 +155,7 @@ impl Exchange {
             ticket: None,
             lease: None,
             growth: None,
+            unjudged: Vec::new(),
             settlement: None,
             summary: Some(Summary::new()),
             started: now,
@@ -344,6 +347,7 @@ impl Exchange {
                 let counted = answering.answer.counted(&answering.plan.estimate, answering.plan.unreported);
                 self.note(|summary| summary.content_events = answering.answer.content_events());
                 self.settle(counted);
+                self.judge(answering.answer.fault(), now);
                 self.end(Outcome::Cancelled, now);
             }
         }
@@ -491,14 +495,17 @@ impl Exchange {
         let Some(backend) = self.backend(plan) else { return };
         let answered = if (200..300).contains(&status) { Answered::Well } else { Answered::Badly };
         let cooldown = &self.memory.cooldown;
-        let judge = |endpoint: &Endpoint| match status {
+        let mut unjudged = Vec::new();
+        let mut judge = |endpoint: &Endpoint| match status {
             500.. => cooldown.failed(&endpoint.cluster, now),
+            200..=299 => unjudged.push(Arc::clone(&endpoint.cluster)),
             _ => cooldown.served(&endpoint.cluster),
         };
         let tried: Vec<&Endpoint> = plan.order(backend).collect();
         if tried.is_empty() {
             // No name of the Backend has been resolved yet: the names answer for whoever served.
             backend.endpoints.iter().for_each(judge);
+            self.unjudged = unjudged;
             return;
         }
         let position = upstream.and_then(|address| tried.iter().position(|endpoint| *endpoint.id == *address));
@@ -507,6 +514,7 @@ impl Exchange {
             let served = plan.pool.member(address);
             served.iter().for_each(|endpoint| judge(endpoint));
             let served = served.map_or_else(|| Arc::from(address), |endpoint| Arc::clone(&endpoint.id));
+            self.unjudged = unjudged;
             if let Some(ticket) = &mut self.ticket {
                 ticket.answered(answered, Some(&served), now);
             }
@@ -523,6 +531,7 @@ impl Exchange {
             }
         }
         let served = served.and_then(|served| tried.get(served)).map(|endpoint| Arc::clone(&endpoint.id));
+        self.unjudged = unjudged;
         if let Some(ticket) = &mut self.ticket {
             ticket.answered(answered, served.as_ref(), now);
         }
@@ -547,7 +556,18 @@ impl Exchange {
         Action::Respond(response)
     }
 
+    /// An answer that began well has content, or an error of that status in its place.
+    fn judge(&mut self, fault: Option<u16>, now: Instant) {
+        for cluster in self.unjudged.drain(..) {
+            match fault {
+                Some(500..) => self.memory.cooldown.failed(&cluster, now),
+                _ => self.memory.cooldown.served(&cluster),
+            }
+        }
+    }
+
     fn end(&mut self, outcome: Outcome, now: Instant) {
+        self.judge(None, now);
         self.ticket = None;
         let duration = now.saturating_duration_since(self.started);
         self.note(|summary| {

@@ -2,7 +2,9 @@
 
 use attache_proto::encoding::{Codings, DecodeError, Decoder};
 use attache_proto::headers;
-use attache_proto::response::{Allowance, BodyFormat, EndOfStream, Gap, Output, ResponseScanner, UsageVisibility};
+use attache_proto::response::{
+    Allowance, BodyFormat, EndOfStream, FaultPlace, Gap, Output, ResponseScanner, UsageVisibility,
+};
 use attache_proto::{Operation, Usage};
 use bytes::{Bytes, BytesMut};
 
@@ -233,6 +235,14 @@ impl Answer {
             return None;
         }
         let counted = self.scanner.as_ref().map(ResponseScanner::counted);
+        // An error in the place of an answer costs as little as one that its status tells of.
+        if let Some(counted) = &counted
+            && counted.fault.is_some_and(|fault| fault.place == FaultPlace::First)
+            && counted.usage.is_none()
+            && counted.content_events == 0
+        {
+            return None;
+        }
         let seen = counted.as_ref().map_or(0, |counted| counted.output_tokens);
         let output = match (self.format, &self.wire) {
             (Some(BodyFormat::EventStream), Wire::Unread) => unreported.whole.max(seen),
@@ -249,6 +259,12 @@ impl Answer {
         }
         let filled = |is_open: bool, with: u64| if is_open { with } else { 0 };
         Some(Counted::Estimated(usage.at_least(filled(gap.input, estimate.input), filled(gap.output, output))))
+    }
+
+    /// The status that an error in its body stands for, where its own says that all is well.
+    pub(super) fn fault(&self) -> Option<u16> {
+        let scanner = self.scanner.as_ref().filter(|_| served(self.status))?;
+        scanner.counted().fault.map(|fault| fault.status)
     }
 
     /// How many tokens of output have gone on, as far as that can be seen. None of an answer that is not a stream of events.

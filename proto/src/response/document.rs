@@ -145,6 +145,9 @@ enum Kept {
     Model,
     Kind,
     IterationKind,
+    ErrorText,
+    ErrorCode,
+    ObjectKind,
 }
 
 impl Document {
@@ -255,6 +258,11 @@ impl Document {
         self.reports.iter().find_map(Report::account)
     }
 
+    /// What the document said so far, its account aside.
+    pub(super) fn found(&self) -> &Found {
+        &self.found
+    }
+
     pub(super) fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
@@ -353,6 +361,21 @@ impl Document {
             (Member::Content(Content::OpaqueText), b'"') => self.begin_content(b'"', Weight::None),
             (Member::Content(Content::OpaqueObject), b'{') => self.begin_content(b'}', Weight::None),
             (Member::Substance, b'{' | b'[' | b'"') => self.found.substance = Substance::Some,
+            (Member::Error, b'{' | b'[' | b'"') => {
+                self.found.substance = Substance::Some;
+                if byte == b'"' {
+                    self.begin_kept(Kept::ErrorText);
+                }
+                return (byte == b'{').then_some(Place::Error);
+            }
+            (Member::ErrorMessage, b'"') => self.found.failure.presence = Presence::Present,
+            (Member::ErrorCode, b'"' | b'0'..=b'9') => {
+                if self.place() == Some(Place::Error) {
+                    self.found.failure.presence = Presence::Present;
+                }
+                self.begin_kept(Kept::ErrorCode);
+            }
+            (Member::ObjectKind, b'"') => self.begin_kept(Kept::ObjectKind),
             _ => {}
         }
         self.is_reasoning = member == Member::Content(Content::Reasoning);
@@ -455,8 +478,18 @@ impl Document {
                 let text = unescape(self.buffer.strip_suffix(b"\"").unwrap_or_default());
                 self.model = Some(String::from_utf8_lossy(&text).into_owned());
             }
-            Kept::Kind if self.buffer.strip_suffix(b"\"") == Some(SOUND) => self.found.kind = Kind::Sound,
-            Kept::Kind | Kept::Nothing | Kept::Key => {}
+            Kept::Kind => match self.buffer.strip_suffix(b"\"") {
+                Some(SOUND) => self.found.kind = Kind::Sound,
+                Some(b"error" | b"response.failed") => self.found.failure.presence = Presence::Present,
+                _ => {}
+            },
+            Kept::ObjectKind if self.buffer.strip_suffix(b"\"") == Some(b"error") => {
+                self.found.failure.presence = Presence::Present;
+            }
+            // The rest of it is a quote.
+            Kept::ErrorText if self.buffer.len() > 1 => self.found.failure.presence = Presence::Present,
+            Kept::ErrorCode => self.found.failure.read(self.buffer.strip_suffix(b"\"").unwrap_or(&self.buffer)),
+            Kept::Nothing | Kept::Key | Kept::ObjectKind | Kept::ErrorText => {}
         }
     }
 

@@ -33,6 +33,61 @@ pub(super) struct Found {
     pub(super) kind: Kind,
     /// Whether there is reasoning in it.
     pub(super) reasoning: Presence,
+    pub(super) failure: Failure,
+}
+
+/// An error in a document, as far as it was read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Failure {
+    /// Whether there is one.
+    pub(super) presence: Presence,
+    /// The status that it names.
+    status: Option<u16>,
+    /// The status that its words come to.
+    in_words: Option<u16>,
+}
+
+impl Failure {
+    /// Reads a code or type: a status, or a word.
+    pub(super) fn read(&mut self, code: &[u8]) {
+        let code = String::from_utf8_lossy(code).to_ascii_lowercase();
+        match code.trim().parse() {
+            Ok(status @ 400..=599) => self.status = Some(status),
+            Ok(_) => {}
+            Err(_) => self.in_words = in_words(&code).or(self.in_words),
+        }
+    }
+
+    /// The status that the answer would have had, had the error come in time. What does not say whose fault it is, is the server's.
+    pub(super) fn to_status(self) -> Option<u16> {
+        (self.presence == Presence::Present).then(|| self.status.or(self.in_words).unwrap_or(500))
+    }
+}
+
+/// The status for which a word stands in an error of OpenAI's API, Anthropic's, vLLM or SGLang.
+fn in_words(code: &str) -> Option<u16> {
+    const WORDS: [(u16, &[&str]); 3] = [
+        (429, &["rate_limit", "ratelimit", "quota", "too_many"]),
+        (500, &["server", "overloaded", "internal", "timeout", "unavailable", "api_error"]),
+        (
+            400,
+            &[
+                "invalid",
+                "bad_request",
+                "badrequest",
+                "not_found",
+                "notfound",
+                "authentication",
+                "permission",
+                "too_large",
+                "unprocessable",
+                "context_length",
+                "content_",
+                "unsupported",
+            ],
+        ),
+    ];
+    WORDS.into_iter().find_map(|(status, words)| words.iter().any(|word| code.contains(word)).then_some(status))
 }
 
 /// The content of one choice.

@@ -95,6 +95,8 @@ pub(super) enum Place {
     Meta,
     /// llama.cpp's `timings`.
     Timings,
+    /// An `error`.
+    Error,
 }
 
 /// Which of an answer's accounts is believed first, if there are several in one document.
@@ -130,6 +132,14 @@ pub(super) enum Member {
     Content(Content),
     /// What a client cannot do without, in an event that has nothing else for it.
     Substance,
+    /// An error: an object of its own, or a text.
+    Error,
+    /// What the error is, in words.
+    ErrorMessage,
+    /// What kind of error it is: a status, or a word for it.
+    ErrorCode,
+    /// `object` of older vLLM's and SGLang's errors, whose other members stand beside it.
+    ObjectKind,
 }
 
 /// How content may be written, and how its length speaks of its tokens.
@@ -155,6 +165,12 @@ impl Place {
             Self::Answer => match key {
                 b"usage" => Some(Member::Account(Self::Usage, Rank::First)),
                 b"model" => Some(Member::Model),
+                b"error" => Some(Member::Error),
+                _ => None,
+            },
+            Self::Error => match key {
+                b"message" => Some(Member::ErrorMessage),
+                b"type" | b"code" | b"status" | b"status_code" | b"http_code" => Some(Member::ErrorCode),
                 _ => None,
             },
             // Its elements have no names.
@@ -232,7 +248,10 @@ fn root(form: Form, key: &[u8]) -> Option<Member> {
         (b"choices", Form::Chat | Form::Completions | Form::Media) => Some(Member::Choices),
         (b"x_groq", Form::Chat | Form::Completions) => Some(Member::Object(Place::Groq)),
         (b"timings", Form::Chat | Form::Completions) => Some(Member::Account(Place::Timings, Rank::Third)),
-        (b"error" | b"prompt_filter_results", Form::Chat | Form::Completions | Form::Media) => Some(Member::Substance),
+        (b"error", _) => Some(Member::Error),
+        (b"code", _) => Some(Member::ErrorCode),
+        (b"object", _) => Some(Member::ObjectKind),
+        (b"prompt_filter_results", Form::Chat | Form::Completions | Form::Media) => Some(Member::Substance),
         (b"response", Form::Responses) | (b"message", Form::Messages) => Some(Member::Object(Place::Answer)),
         (b"type", Form::Responses) => Some(Member::Kind),
         // The text itself, in the events that bring it. That of a tool's output is an object.

@@ -3,7 +3,7 @@
 use super::found::{Found, Presence};
 use super::members::Form;
 use super::stream::Read;
-use super::{Counted, Gap};
+use super::{Counted, Fault, FaultPlace, Gap};
 use crate::usage::{Account, Told};
 
 /// What was counted of a stream so far.
@@ -24,6 +24,8 @@ pub(super) struct Tally {
     events: u64,
     is_done: bool,
     is_malformed: bool,
+    /// The status that the first error stands for, and where it came.
+    fault: Option<Fault>,
 }
 
 impl Tally {
@@ -41,6 +43,7 @@ impl Tally {
             events: 0,
             is_done: false,
             is_malformed: false,
+            fault: None,
         }
     }
 
@@ -124,10 +127,15 @@ impl Tally {
             done: self.is_done,
             model: model.map(str::to_owned),
             malformed: self.is_malformed,
+            fault: self.fault,
         }
     }
 
     fn add(&mut self, found: &Found) {
+        if let (Some(status), None) = (found.failure.to_status(), self.fault) {
+            let place = if self.content_events == 0 { FaultPlace::First } else { FaultPlace::Later };
+            self.fault = Some(Fault { status, place });
+        }
         self.output = self.output_parts_after(found);
         self.uncorrected_tokens = self.uncorrected_tokens.saturating_add(found.tokens());
         self.fewest_tokens = self.fewest_after(found);

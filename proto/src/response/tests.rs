@@ -137,6 +137,7 @@ fn a_streams_usage_event_is_removed_with_its_empty_line_and_nothing_else_is() {
         done: true,
         model: Some("m".to_owned()),
         malformed: false,
+        fault: None,
         gap: Gap::default(),
     };
     assert_eq!(counted, expected);

@@ -80,3 +80,29 @@ fn the_endpoint_that_served_is_well_and_those_before_it_have_failed() {
     let (mutations, _) = released(table.post(&chat("assistant"), &[]));
     assert_eq!(set(&mutations, "x-gateway-destination-endpoint"), Some(order[1].as_str()));
 }
+
+#[test]
+fn an_error_in_the_place_of_an_answer_costs_nothing_and_counts_as_what_it_is() {
+    let stream = "text/event-stream";
+    for (content_type, body, status, cools) in [
+        (stream, "data: {\"error\":{\"message\":\"engine died\",\"code\":500}}\n\ndata: [DONE]\n\n", 500, true),
+        (stream, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n", 500, true),
+        (stream, "data: {\"object\":\"error\",\"message\":\"too long\",\"code\":400}\n\n", 400, false),
+        (stream, "data: {\"error\":{\"message\":\"x\",\"type\":\"BadRequestError\"}}\n\n", 400, false),
+        ("application/json", r#"{"error":{"message":"x","type":"server_error","code":null}}"#, 500, true),
+        ("application/json", r#"{"error":{"message":"x","code":"429"}}"#, 429, false),
+    ] {
+        let mut table = Table::set(Profile::Streamed);
+        for _ in 0..2 {
+            table.again();
+            let asked = json!({"model": "metered", "stream": content_type == stream, "messages": []});
+            table.post(&asked, &[]);
+            table.admit();
+            table.answer_head("200", content_type, "10.0.0.1:80");
+            table.answer_body(body, End::Last);
+            assert_eq!(table.charged(), [0], "{body}");
+            assert_eq!(table.exchange.take_summary().unwrap().outcome, Outcome::Answered(status), "{body}");
+        }
+        assert_eq!(table.memory.cooldown.cooling(table.now), usize::from(cools), "{body}");
+    }
+}
