@@ -13,16 +13,19 @@ mod render;
 mod table;
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use attache::admin::Guard;
 use attache::affinity::SecretSeed;
 use attache::config;
 use attache::config::model::Settings;
 use attache::config::report::{Style, Verdict};
+use attache::exchange::DEFAULT_BODY_MEMORY_BYTES;
 use attache::limit::{RedisFiles, RedisOptions, RedisTarget};
 use attache::run::{self, RunOptions};
 use attache::server::listen::ListenAddress;
@@ -133,6 +136,30 @@ impl SecretsArgs {
     }
 }
 
+/// What the admin pages demand of their callers, where they demand something.
+#[derive(Debug, Args)]
+struct AdminTokenArgs {
+    /// A file whose first line is the token that all admin pages but /healthz and /readyz demand, read again for every request.
+    #[arg(long, env = "ATTACHE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+}
+
+impl AdminTokenArgs {
+    fn file(self) -> Option<PathBuf> {
+        // An empty variable is how deployments say "none".
+        self.admin_token_file.filter(|file| !file.as_os_str().is_empty())
+    }
+
+    /// The token to send.
+    fn token(&self) -> Result<Option<String>, String> {
+        let Some(file) = self.admin_token_file.as_ref().filter(|file| !file.as_os_str().is_empty()) else {
+            return Ok(None);
+        };
+        let token = File::open(file).and_then(attache::admin::first_line);
+        token.map(Some).map_err(|error| format!("--admin-token-file {}: {error}", file.display()))
+    }
+}
+
 #[derive(Debug, Args)]
 struct RunArgs {
     /// Files and directories with the operator's YAML.
@@ -144,6 +171,15 @@ struct RunArgs {
     /// Where /healthz, /readyz, /metrics and /config are served.
     #[arg(long, env = "ATTACHE_ADMIN_LISTEN", default_value = "127.0.0.1:10002")]
     admin_listen: String,
+    /// A name by which the admin pages may be asked for, besides localhost and addresses; once for each. A page in a browser can have
+    /// any other name stand for this machine.
+    #[arg(long, env = "ATTACHE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
+    admin_host: Vec<String>,
+    #[command(flatten)]
+    admin_token: AdminTokenArgs,
+    /// Where /metrics, /healthz and /readyz are served besides, and nothing else: for monitoring that need not reach the admin port.
+    #[arg(long, env = "ATTACHE_METRICS_LISTEN", value_name = "HOST:PORT")]
+    metrics_listen: Option<String>,
     #[command(flatten)]
     redis: RedisArgs,
     #[command(flatten)]
@@ -159,6 +195,10 @@ struct RunArgs {
     /// How long requests in flight may take to end after SIGTERM.
     #[arg(long, env = "ATTACHE_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration)]
     drain_timeout: Duration,
+    /// What the bodies of all requests may take in memory until they have gone on, in bytes or as 512MiB; beyond, requests get
+    /// 503. One API key gets half of it at most. Without it 192MiB, or six times --max-body where that is more.
+    #[arg(long, env = "ATTACHE_BODY_MEMORY", value_name = "SIZE", value_parser = byte_size)]
+    body_memory: Option<u64>,
     /// Threads that serve requests; a third of the cores where this is not set, and two at least.
     #[arg(long, env = "ATTACHE_WORKERS", value_name = "N")]
     workers: Option<NonZeroUsize>,
@@ -327,6 +367,11 @@ impl RunArgs {
             config: self.config,
             extproc_listen: self.extproc_listen,
             admin_listen: self.admin_listen,
+            admin_guard: Guard {
+                hosts: self.admin_host.into_iter().filter(|host| !host.is_empty()).collect(),
+                token_file: self.admin_token.file(),
+            },
+            metrics_listen: self.metrics_listen.filter(|address| !address.is_empty()),
             sharing: self.affinity.sharing(redis.as_ref().map(|(target, _)| target))?,
             redis,
             replicas: self.replicas.get(),
@@ -335,6 +380,7 @@ impl RunArgs {
             settings: Settings {
                 affinity_secret: SecretSeed(self.affinity.secret()?),
                 secrets_dir: self.secrets.directory(),
+                body_memory_bytes: body_memory(self.body_memory, self.settings.max_body)?,
                 ..self.settings.into()
             },
         };
@@ -422,6 +468,19 @@ fn byte_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is no size; write a number of bytes, or 512KiB, 16MiB, 1GiB"))
 }
 
+/// The budget of bodies: one key gets half of it, and an encoded body of the largest size takes twice its size while it is decoded.
+fn body_memory(given: Option<u64>, max_body: u64) -> Result<u64, String> {
+    let least = max_body.saturating_mul(4);
+    match given {
+        None => Ok(DEFAULT_BODY_MEMORY_BYTES.max(max_body.saturating_mul(6))),
+        Some(bytes) if bytes >= least => Ok(bytes),
+        Some(bytes) => Err(format!(
+            "--body-memory of {bytes} bytes has no room for one body of --max-body ({max_body} bytes): give it {least} at \
+             least, or make --max-body less"
+        )),
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
@@ -475,6 +534,15 @@ mod tests {
         assert!(duration_or_none("0").is_err() && duration_or_none("3s").is_ok());
         assert_eq!(path_prefix("/a/"), Ok("/a".to_owned()));
         assert!(path_prefix("a").is_err() && path_prefix("/a b?").is_err());
+    }
+
+    #[test]
+    fn the_memory_of_bodies_has_room_for_the_largest_body() {
+        assert_eq!(body_memory(None, 16 << 20), Ok(192 << 20));
+        assert_eq!(body_memory(None, 64 << 20), Ok(384 << 20));
+        assert_eq!(body_memory(Some(64 << 20), 16 << 20), Ok(64 << 20));
+        let error = body_memory(Some(63 << 20), 16 << 20).unwrap_err();
+        assert!(error.contains("--max-body (16777216 bytes): give it 67108864 at least"), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tonic_health::server::health_reporter;
 use tracing::{info, warn};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Guard};
 use crate::config::model::Settings;
 use crate::limit::{Ledger, RedisOptions, RedisStore, RedisTarget, SharedOptions};
 use crate::readiness::{Announcer, Readiness};
@@ -35,6 +35,10 @@ pub struct RunOptions {
     pub extproc_listen: ListenAddress,
     /// Where the admin pages are.
     pub admin_listen: String,
+    /// What the admin pages demand.
+    pub admin_guard: Guard,
+    /// Where metrics are besides, without the other pages.
+    pub metrics_listen: Option<String>,
     /// The ledger's Redis and how long it may take to answer; in memory without.
     pub redis: Option<(RedisTarget, RedisOptions)>,
     /// The Redis by which sidecars tell each other what replicas hold and have to do; they do not without.
@@ -63,6 +67,10 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
         std::fs::read_dir(directory)
             .map_err(|error| io::Error::new(error.kind(), format!("--secrets-dir {}: {error}", directory.display())))?;
     }
+    options
+        .admin_guard
+        .token()
+        .map_err(|error| io::Error::new(error.kind(), format!("--admin-token-file: {error}")))?;
     let telemetry = Arc::new(Telemetry::default());
     let ledger = match options.redis {
         Some((target, redis)) => {
@@ -87,13 +95,17 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     world.fleet.adopt(&world.config.load(), Instant::now());
 
     let listener = Listener::bind(&options.extproc_listen).await?;
-    let admin_listener = TcpListener::bind(&options.admin_listen)
-        .await
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {}: {error}", options.admin_listen)))?;
+    let admin_listener = bind(&options.admin_listen).await?;
+    let metrics_listener = match &options.metrics_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
     let (health, health_service) = health_reporter();
     let announcer = Announcer::new(health).await;
-    let admin = Admin::new(Arc::clone(&world), announcer.subscribe()).service();
-    info!(extproc = listener.address(), admin = %admin_listener.local_addr()?, "listening");
+    let pages = Admin::new(Arc::clone(&world), announcer.subscribe());
+    let (monitoring, admin) = (pages.clone().monitoring(), pages.service(options.admin_guard));
+    let metrics = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    info!(extproc = listener.address(), admin = %admin_listener.local_addr()?, ?metrics, "listening");
 
     let (drain, draining) = watch::channel(false);
     let cut = Cut::default();
@@ -115,6 +127,7 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     watch.first_answers().await;
     let watching = tokio::spawn(reloader.watch(Arc::clone(&world), reloads));
     let admin = tokio::spawn(async move { axum::serve(admin_listener, admin).await });
+    let metrics = metrics_listener.map(|listener| tokio::spawn(async move { axum::serve(listener, monitoring).await }));
     let pulse = tokio::spawn(pulse());
     let sharing = options.sharing.map(|target| {
         let sharing = Sharing::new(target, Arc::clone(&world.fleet), world.settings.affinity_secret.0);
@@ -152,6 +165,9 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     drop(watch);
     watching.abort();
     admin.abort();
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
     pulse.abort();
     if let Some(sharing) = sharing {
         sharing.abort();
@@ -162,6 +178,11 @@ pub async fn run(options: RunOptions) -> io::Result<()> {
     }
     info!("drained");
     Ok(())
+}
+
+async fn bind(address: &str) -> io::Result<TcpListener> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"));
+    TcpListener::bind(address).await.map_err(named)
 }
 
 /// Keeps a timer that ends before those of the streams do. The runtime writes to its own eventfd whenever a timer is set that

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use crate::affinity::Fleet;
 use crate::config::Config;
 use crate::config::model::Settings;
-use crate::exchange::Memory;
+use crate::exchange::{BodyMemory, Memory};
 use crate::limit::{Experience, Journal, Ledger};
 use crate::route::CoolDown;
 use crate::telemetry::Telemetry;
@@ -30,6 +30,8 @@ pub struct World {
     pub cooldown: Arc<CoolDown>,
     /// What replicas hold, and how busy they are.
     pub fleet: Arc<Fleet>,
+    /// What requests' bodies take until they have gone on.
+    pub bodies: Arc<BodyMemory>,
     /// Metrics.
     pub telemetry: Arc<Telemetry>,
     entropy: AtomicU64,
@@ -38,6 +40,7 @@ pub struct World {
 impl World {
     /// Puts the parts together.
     pub fn new(settings: Settings, config: Arc<ArcSwap<Config>>, ledger: Ledger, telemetry: Arc<Telemetry>) -> Self {
+        let bodies = Arc::new(BodyMemory::new(settings.body_memory_bytes));
         // `RandomState` is seeded by the operating system; one such draw a process is all we need of it.
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
         Self {
@@ -48,6 +51,7 @@ impl World {
             journal: Journal::default(),
             cooldown: Arc::default(),
             fleet: Arc::default(),
+            bodies,
             telemetry,
             entropy: AtomicU64::new(seed),
         }
@@ -59,6 +63,7 @@ impl World {
             experience: Arc::clone(&self.experience),
             cooldown: Arc::clone(&self.cooldown),
             fleet: Arc::clone(&self.fleet),
+            bodies: Arc::clone(&self.bodies),
         }
     }
 

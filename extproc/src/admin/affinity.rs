@@ -11,11 +11,12 @@ use attache_proto::Operation;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::Admin;
+use super::guard::{Stranger, stranger};
 use crate::affinity::{EndpointStats, Standing};
 use crate::config::Config;
 use crate::exchange::{self, Explanation, Headers, Question, SiteExplanation};
@@ -115,13 +116,15 @@ fn try_explain(
     query: &str,
     body: &[u8],
 ) -> Result<Value, Problem> {
-    if !peer.ip().to_canonical().is_loopback() {
-        let message =
-            "placements are explained to the sidecar's own machine or pod alone: they tell what others have sent";
+    if let Some(stranger) = stranger(peer, headers) {
+        let message = match stranger {
+            Stranger::Remote => {
+                "placements are explained to the sidecar's own machine or pod alone: they tell what others have sent"
+            }
+            Stranger::Forwarded => "placements are not explained through a proxy: nobody here sees who is behind it",
+            Stranger::Page => "placements are not explained to a browser",
+        };
         return Err(Problem::new(StatusCode::FORBIDDEN, message));
-    }
-    if headers.contains_key(header::ORIGIN) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "placements are not explained to a browser"));
     }
     let asked = Asked::read(query)?;
     let config = admin.world.config.load_full();

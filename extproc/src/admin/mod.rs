@@ -2,7 +2,10 @@
 //! operators and probes and shows no secret.
 
 mod affinity;
+mod guard;
 mod limits;
+
+pub use guard::{Guard, first_line};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -41,8 +44,6 @@ impl Admin {
     fn router(self) -> Router {
         let longest_body = usize::try_from(self.world.settings.max_body_bytes).unwrap_or(usize::MAX);
         Router::new()
-            .route("/healthz", get(|| async { "ok\n" }))
-            .route("/readyz", get(readyz))
             .route("/attached", get(attached))
             .route("/metrics", get(metrics))
             .route("/config", get(config))
@@ -53,9 +54,21 @@ impl Admin {
             .with_state(self)
     }
 
-    /// The same, made to know who asks: not everyone may change something.
-    pub fn service(self) -> IntoMakeServiceWithConnectInfo<Router, SocketAddr> {
-        self.router().into_make_service_with_connect_info()
+    /// The same behind a guard, made to know who asks: not everyone may change something. Whether it is alive and ready it says to
+    /// everybody.
+    pub fn service(self, guard: Guard) -> IntoMakeServiceWithConnectInfo<Router, SocketAddr> {
+        let health = self.clone().health();
+        let guarded = self.router().layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
+        health.merge(guarded).into_make_service_with_connect_info()
+    }
+
+    /// What monitoring needs, and nothing else: its port may be open to more than the others are.
+    pub fn monitoring(self) -> Router {
+        self.clone().health().merge(Router::new().route("/metrics", get(metrics)).with_state(self))
+    }
+
+    fn health(self) -> Router {
+        Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(readyz)).with_state(self)
     }
 }
 
@@ -93,6 +106,8 @@ async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     let world = &admin.world;
     let now = Instant::now();
     let pools = PoolFigures::of(&world.fleet, &world.cooldown, now);
+    world.telemetry.bodies(&world.bodies);
+    world.telemetry.endpoints_failing(world.cooldown.failing());
     let page = world.telemetry.page(&world.ledger.stats(), world.cooldown.cooling(now), pools);
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], page)
 }

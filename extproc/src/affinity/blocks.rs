@@ -106,6 +106,11 @@ impl Chunker {
     }
 }
 
+/// How many bytes the first so many blocks have.
+pub(super) fn blocks_len(count: usize) -> u64 {
+    (0..count).map(|index| block_len(index) as u64).sum()
+}
+
 /// The length of the block at `index`, in bytes.
 pub(super) const fn block_len(index: usize) -> usize {
     const SMALL_BLOCKS: usize = SMALL_UNTIL / SMALL;

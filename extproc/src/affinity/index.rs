@@ -157,6 +157,12 @@ impl Index {
         }
     }
 
+    /// How many blocks of one prompt it takes: no single prompt, however long, puts out more than a part of what is known.
+    pub(super) fn most_of_one_prompt(&self) -> usize {
+        const PARTS: usize = 16;
+        (self.most_slots_of_a_shard.saturating_mul(SHARDS) / PARTS).max(1)
+    }
+
     /// How many endpoints it can tell apart.
     pub(super) fn slots(&self) -> usize {
         (self.further_words + 1) * 64

@@ -26,6 +26,7 @@ mod scraping;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod under_way;
 
 pub use blocks::PrefixChain;
 pub use fleet::{Change, Fleet};

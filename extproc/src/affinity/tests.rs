@@ -67,7 +67,7 @@ impl Bed {
     }
 
     fn answer(&mut self, placement: &Placement) {
-        let mut ticket = self.pool.dispatch(placement, self.now).unwrap();
+        let mut ticket = self.pool.dispatch(placement).unwrap();
         ticket.answered(Answered::Well, None, self.now);
         ticket.first_byte();
     }
@@ -86,7 +86,7 @@ impl Bed {
     }
 
     fn dispatch(&mut self, placement: &Placement) -> Ticket {
-        self.pool.dispatch(placement, self.now).unwrap()
+        self.pool.dispatch(placement).unwrap()
     }
 }
 
@@ -222,6 +222,42 @@ fn what_failed_is_not_believed_to_be_in_cache() {
     assert_eq!(bed.matched(&grown, &home), 16_384, "what it held before it holds still");
     drop(bed.dispatch(&placement));
     assert_eq!(bed.matched(&grown, &home), 16_384, "nobody answered");
+}
+
+#[test]
+fn prompts_that_are_refused_put_nothing_out_and_those_under_way_draw_their_siblings() {
+    let mut bed = Bed::with_policy(4, AffinityPolicy { index_bytes: 1 << 20, ..AffinityPolicy::default() });
+    let known = conversation(1, 0, 40_000);
+    let home = Arc::clone(&bed.serve(&known).order[0]);
+    let blocks = bed.pool.stats(bed.now).index_blocks;
+    for number in 2..60 {
+        let giant = conversation(number, 0, 15 << 20);
+        let placement = bed.place(&giant);
+        let mut ticket = bed.dispatch(&placement);
+        let sent_to = Arc::clone(&placement.order[0]);
+        let sibling = bed.place(&giant);
+        assert_eq!((first(&sibling), sibling.reason), (Arc::clone(&sent_to.id), Reason::Prefix));
+        ticket.answered(Answered::Badly, None, bed.now);
+        assert_eq!(bed.matched(&giant, &sent_to), 0);
+    }
+    assert_eq!(bed.pool.stats(bed.now).index_blocks, blocks);
+    assert!(bed.matched(&known, &home) > 39_000);
+    // One that is served takes a part of the index, and not all of it.
+    bed.serve(&conversation(60, 0, 15 << 20));
+    assert!(bed.matched(&known, &home) > 39_000);
+}
+
+#[test]
+fn a_prompt_is_believed_to_take_no_more_than_its_endpoints_cache() {
+    let mut bed = Bed::with_policy(1, AffinityPolicy { cache_tokens: Some(10_000), ..AffinityPolicy::default() });
+    let only = endpoint(0);
+    let known = conversation(1, 0, 8_000);
+    bed.serve(&known);
+    bed.pass(1);
+    let giant = conversation(2, 0, 1 << 20);
+    bed.serve(&giant);
+    let matched = bed.matched(&giant, &only);
+    assert!((38_000..=40_000).contains(&matched), "{matched}");
 }
 
 #[test]

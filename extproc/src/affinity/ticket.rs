@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::load::Part;
 use super::pool::{Ask, Placement, Pool, Sent};
+use super::under_way::UnderWayId;
 
 /// What is expected of caches, in bytes of the prompt's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,8 +21,8 @@ pub struct Predicted {
     pub chosen: u64,
 }
 
-/// A request under way. Dropping it gives back what it weighs; if nobody had answered by then, the endpoint is not believed to
-/// hold its prompt.
+/// A request under way. Dropping it gives back what it weighs. Only an endpoint that answered it with success is believed to hold its
+/// prompt; until then others like it are drawn to where it went.
 #[derive(Debug)]
 pub struct Ticket {
     pool: Arc<Pool>,
@@ -35,7 +36,7 @@ pub struct Ticket {
 #[derive(Debug)]
 struct Unanswered {
     ask: Ask,
-    first_new: usize,
+    under_way: Option<UnderWayId>,
 }
 
 /// How an endpoint answered.
@@ -49,27 +50,24 @@ pub enum Answered {
 
 impl Ticket {
     pub(super) fn new(pool: Arc<Pool>, placement: &Placement, sent: Sent) -> Self {
-        let Sent { part, first_new } = sent;
+        let Sent { part, under_way } = sent;
         let endpoint = placement.order.first().map(|endpoint| Arc::clone(&endpoint.id)).unwrap_or_default();
-        let unanswered = Some(Unanswered { ask: placement.ask().clone(), first_new });
+        let unanswered = Some(Unanswered { ask: placement.ask().clone(), under_way });
         Self { pool, endpoint, predicted: placement.predicted, part: Some(part), unanswered }
     }
 
     /// The response's headers came, from `served` where that is known.
     pub fn answered(&mut self, answered: Answered, served: Option<&Arc<str>>, now: Instant) {
-        let Some(Unanswered { ask, first_new }) = self.unanswered.take() else { return };
-        let served_elsewhere = served.filter(|served| **served != self.endpoint);
-        if answered == Answered::Badly || served_elsewhere.is_some() {
-            self.pool.undo(&self.endpoint, &ask, first_new);
-        }
-        if let Some(served) = served_elsewhere {
+        let Some(Unanswered { ask, under_way }) = self.unanswered.take() else { return };
+        if let Some(served) = served.filter(|served| **served != self.endpoint) {
             // Nothing was predicted of this one.
             self.predicted.chosen = 0;
             self.give_back();
             self.endpoint = Arc::clone(served);
-            if answered == Answered::Well {
-                self.pool.served(&self.endpoint, &ask, now);
-            }
+        }
+        self.pool.over(&ask, under_way);
+        if answered == Answered::Well {
+            self.pool.served(&self.endpoint, &ask, &self.predicted, now);
         }
     }
 
@@ -102,8 +100,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.give_back();
-        if let Some(Unanswered { ask, first_new }) = self.unanswered.take() {
-            self.pool.undo(&self.endpoint, &ask, first_new);
+        if let Some(Unanswered { ask, under_way }) = self.unanswered.take() {
+            self.pool.over(&ask, under_way);
         }
     }
 }

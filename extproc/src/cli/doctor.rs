@@ -11,7 +11,7 @@ use attache::doctor::{self, Evidence, Examination, Question, Severity};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{byte_size, complain};
+use super::{AdminTokenArgs, byte_size, complain};
 
 /// Says whether an Envoy sends its traffic through the sidecar, and what about it will hurt.
 ///
@@ -30,6 +30,8 @@ pub(super) struct DoctorArgs {
     /// The sidecar's admin port: whether it is there now, and whether Envoy has a route to everything that it may choose.
     #[arg(long, value_name = "HOST:PORT")]
     sidecar_admin: Option<String>,
+    #[command(flatten)]
+    token: AdminTokenArgs,
     /// A part of the name of the sidecar's filter, or of the cluster that it asks.
     #[arg(long, value_name = "TEXT", default_value = "attache")]
     filter: String,
@@ -68,7 +70,7 @@ impl DoctorArgs {
             (None, None) => return Err("say where Envoy is: --admin or --config-dump".to_owned()),
         };
         if let Some(sidecar) = &self.sidecar_admin {
-            ask::sidecar(sidecar, &mut evidence)?;
+            ask::sidecar(sidecar, self.token.token()?.as_deref(), &mut evidence)?;
         }
         let question = Question { mark: self.filter.clone(), max_body_bytes: self.max_body };
         doctor::examine(&evidence, &question).map_err(|error| error.to_string())

@@ -19,7 +19,7 @@ pub(super) struct HealthArgs {
 impl HealthArgs {
     /// Prints what `/readyz` says; a failure where it is not that requests may come.
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        let answer = ask_sidecar(Method::GET, &self.admin, "/readyz", b"")?;
+        let answer = ask_sidecar(Method::GET, &self.admin, None, "/readyz", b"")?;
         io::stdout().lock().write_all(&answer.body).map_err(|error| format!("cannot write: {error}"))?;
         Ok(if answer.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -4,6 +4,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -69,18 +70,37 @@ pub(super) enum Fault {
 ///
 /// # Errors
 /// In words, with the address and the option that names it.
-pub(super) fn ask_sidecar(method: Method, address: &str, target: &str, body: &[u8]) -> Result<Answer, String> {
-    ask(method, address, target, body, SIDECAR).map_err(|fault| {
+pub(super) fn ask_sidecar(
+    method: Method,
+    address: &str,
+    token: Option<&str>,
+    target: &str,
+    body: &[u8],
+) -> Result<Answer, String> {
+    let answer = ask(method, address, token, target, body, SIDECAR).map_err(|fault| {
         format!("no answer from a sidecar's admin port at {address}: {fault}; say where it is with --admin HOST:PORT")
-    })
+    })?;
+    match answer.status {
+        401 => {
+            Err(format!("the sidecar's admin port at {address} demands a token: name its file with --admin-token-file"))
+        }
+        _ => Ok(answer),
+    }
 }
 
 /// Sends one request to `address`, which is `HOST:PORT`, `http://HOST:PORT` or `unix:/path`.
-pub(super) fn ask(method: Method, address: &str, target: &str, body: &[u8], bounds: Bounds) -> Result<Answer, Fault> {
+pub(super) fn ask(
+    method: Method,
+    address: &str,
+    token: Option<&str>,
+    target: &str,
+    body: &[u8],
+    bounds: Bounds,
+) -> Result<Answer, Fault> {
     let address = authority(address)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let answer = runtime.block_on(async {
-        let asked = timeout(bounds.patience, exchange(method, address, target, body, bounds)).await;
+        let asked = timeout(bounds.patience, exchange(method, address, token, target, body, bounds)).await;
         match asked.unwrap_or(Err(Fault::Silent(bounds.patience))) {
             // Only now: a server that speaks HTTP/1.1 is never sent anything else.
             Err(Fault::Cut) if speaks_http2(address, bounds.patience).await => Err(Fault::Grpc),
@@ -107,10 +127,21 @@ fn authority(address: &str) -> Result<&str, Fault> {
     if authority.contains(['/', '?', '#', '@']) { Err(Fault::Path) } else { Ok(authority) }
 }
 
-async fn exchange(method: Method, address: &str, target: &str, body: &[u8], bounds: Bounds) -> Result<Answer, Fault> {
-    // A host header has no place for a path.
-    let host = if address.starts_with("unix:") { "localhost" } else { address };
-    let request = Request::builder().method(method).uri(target).header("host", host).header("connection", "close");
+async fn exchange(
+    method: Method,
+    address: &str,
+    token: Option<&str>,
+    target: &str,
+    body: &[u8],
+    bounds: Bounds,
+) -> Result<Answer, Fault> {
+    // A host header has no place for a path, and a sidecar does not answer to names that it does not know.
+    let is_literal = address.parse::<SocketAddr>().is_ok();
+    let host = if is_literal { address } else { "localhost" };
+    let mut request = Request::builder().method(method).uri(target).header("host", host).header("connection", "close");
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
     let request = request.body(Body::from(body.to_vec())).map_err(io::Error::other)?;
     let response = match connect(address, bounds.patience).await? {
         Stream::Tcp(stream) => send(stream, request).await?,

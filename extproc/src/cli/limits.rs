@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::Value;
 
+use super::AdminTokenArgs;
 use super::http::{Answer, ask_sidecar};
 use super::table::draw_table;
 
@@ -52,6 +53,14 @@ struct AdminArgs {
     /// A sidecar's admin port. Any sidecar of a Redis shows the counters; its own last decision only the one that took it.
     #[arg(long, env = "ATTACHE_ADMIN_LISTEN", default_value = "127.0.0.1:10002", value_name = "HOST:PORT")]
     admin: String,
+    #[command(flatten)]
+    token: AdminTokenArgs,
+}
+
+impl AdminArgs {
+    fn ask(&self, method: Method, target: &str) -> Result<Answer, String> {
+        ask_sidecar(method, &self.admin, self.token.token()?.as_deref(), target, b"")
+    }
 }
 
 impl LimitsCommand {
@@ -68,7 +77,7 @@ impl LimitsCommand {
 impl ShowArgs {
     fn run(self) -> Result<String, String> {
         let target = target("/limits", &[("key", self.key), ("tenant", self.tenant)]);
-        let answer = ask_sidecar(Method::GET, &self.admin.admin, &target, b"")?;
+        let answer = self.admin.ask(Method::GET, &target)?;
         let page = page(&answer)?;
         Ok(if self.json { String::from_utf8_lossy(&answer.body).into_owned() } else { draw(&page) })
     }
@@ -77,7 +86,7 @@ impl ShowArgs {
 impl ResetArgs {
     fn run(self) -> Result<String, String> {
         let target = target("/limits/reset", &[("key", self.key), ("limit", Some(self.limit))]);
-        let page = &page(&ask_sidecar(Method::POST, &self.admin.admin, &target, b"")?)?;
+        let page = &page(&self.admin.ask(Method::POST, &target)?)?;
         let mut said = format!("{}\n", text(field(page, "says")));
         for counter in list(field(page, "before")) {
             let _ = writeln!(said, "  {}: {} were used", of(field(counter, "of")), plain(field(counter, "used")));

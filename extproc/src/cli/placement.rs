@@ -8,6 +8,7 @@ use clap::Args;
 use http::Method;
 use serde_json::Value;
 
+use super::AdminTokenArgs;
 use super::http::{Answer, ask_sidecar};
 use super::table::draw_table;
 
@@ -19,6 +20,8 @@ pub(super) struct PlacementArgs {
     /// As whose request: a ClientKey, NAMESPACE/NAME or a NAME in `default`.
     #[arg(long, value_name = "NAME", requires = "admin")]
     key: Option<String>,
+    #[command(flatten)]
+    token: AdminTokenArgs,
 }
 
 impl PlacementArgs {
@@ -31,7 +34,8 @@ impl PlacementArgs {
             query.append_pair("key", key);
         });
         let target = format!("/affinity/explain?{}", query.finish());
-        let Answer { status, body, .. } = ask_sidecar(Method::POST, address, &target, body)?;
+        let Answer { status, body, .. } =
+            ask_sidecar(Method::POST, address, self.token.token()?.as_deref(), &target, body)?;
         let page: Value = serde_json::from_slice(&body)
             .map_err(|error| format!("{address} answered {status}, and no JSON: {error}"))?;
         match status {

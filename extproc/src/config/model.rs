@@ -17,6 +17,7 @@ use attache_proto::pass_through::PathPattern;
 use super::tls::UpstreamTls;
 use super::upstream::{Api, Credentials, Mutation};
 use crate::affinity::{AffinityPolicy, SecretSeed};
+use crate::exchange::DEFAULT_BODY_MEMORY_BYTES;
 use crate::limit::{Cost, CostContext, CostProgram, Limit};
 
 /// Everything the sidecar knows of the operator's will at one moment.
@@ -98,6 +99,8 @@ pub struct Settings {
     pub path_prefix: String,
     /// The largest request body that is accepted, in bytes.
     pub max_body_bytes: u64,
+    /// What all bodies together may take in memory until they have gone on, in bytes.
+    pub body_memory_bytes: u64,
     /// With which status a key is refused that is not attached to what it calls.
     pub unattached_status: UnattachedStatus,
     /// What all hashes of prompts begin with.
@@ -111,6 +114,7 @@ impl Default for Settings {
         Self {
             path_prefix: String::new(),
             max_body_bytes: 32 * 1024 * 1024,
+            body_memory_bytes: DEFAULT_BODY_MEMORY_BYTES,
             unattached_status: UnattachedStatus::default(),
             affinity_secret: SecretSeed::default(),
             secrets_dir: None,

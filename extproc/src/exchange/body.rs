@@ -1,15 +1,23 @@
-//! A request body as it arrives: its bytes in one piece, without its content codings, and the chunks it came in.
+//! A request body as it arrives: its bytes in one piece, and the chunks it came in. What it holds is claimed of the memory that all
+//! bodies share.
 //!
-//! A plain body that comes as one chunk is never copied.
-//! Of an encoded one only what is decoded is kept: where nothing has to be changed, the proxy sends on what it has itself.
+//! A plain body that comes as one chunk is never copied. An encoded one is decoded when it is complete: until then it takes what was
+//! sent, not what that stands for. Where nothing has to be changed, the proxy sends on what it has itself.
 
 use attache_proto::encoding::{Bound, Coding, Codings, DecodeError, Decoder, UnknownCoding};
 use attache_proto::splice::Splice;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation};
 use bytes::Bytes;
 
+use super::body_memory::{Claim, NoMemory};
 use super::chunks::{self, Answers, Chunks};
 use super::event::{Headers, LocalResponse};
+
+/// What a request takes besides its headers and its body until it has gone on: its stream, its plan, the hashes of its prompt.
+const REQUEST_BYTES: u64 = 16 * 1024;
+
+/// So much of an encoded body is decoded between two looks at what that takes.
+const DECODED_AT_ONCE_BYTES: usize = 16 * 1024;
 
 /// Collects a body.
 #[derive(Debug)]
@@ -18,7 +26,10 @@ pub(super) struct BodyBuffer {
     chunks: Chunks,
     received_bytes: u64,
     cap_bytes: u64,
-    decoder: Option<Decoder>,
+    codings: Codings,
+    /// What was claimed before the first byte of it.
+    base_bytes: u64,
+    claim: Claim,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +51,14 @@ pub(super) enum BodyRefused {
     Broken(DecodeError),
     /// Nobody here can read its coding.
     Unknown(UnknownCoding),
+    /// Others hold what it would take.
+    NoMemory(NoMemory),
+}
+
+impl From<NoMemory> for BodyRefused {
+    fn from(error: NoMemory) -> Self {
+        Self::NoMemory(error)
+    }
 }
 
 impl BodyBuffer {
@@ -47,15 +66,31 @@ impl BodyBuffer {
     /// here can read.
     ///
     /// # Errors
-    /// [`BodyRefused::Unknown`].
-    pub(super) fn new(headers: &Headers, operation: Operation, cap_bytes: u64) -> Result<Self, BodyRefused> {
+    /// [`BodyRefused::Unknown`], [`BodyRefused::NoMemory`].
+    pub(super) fn new(
+        headers: &Headers,
+        operation: Operation,
+        cap_bytes: u64,
+        mut claim: Claim,
+    ) -> Result<Self, BodyRefused> {
         let codings = headers.iter().filter(|(name, _)| *name == "content-encoding").map(|(_, value)| value);
         let codings = match Codings::parse(codings) {
             Err(_) if operation == Operation::PassThrough => Codings::default(),
             codings => codings.map_err(BodyRefused::Unknown)?,
         };
-        let decoder = (!codings.is_identity()).then(|| Decoder::bounded(codings, Bound::bytes(cap_bytes)));
-        Ok(Self { whole: Held::Nothing, chunks: Chunks::default(), received_bytes: 0, cap_bytes, decoder })
+        let of_headers: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let base_bytes = REQUEST_BYTES.saturating_add(of_headers as u64);
+        claim.resize(base_bytes)?;
+        let (whole, chunks) = (Held::Nothing, Chunks::default());
+        Ok(Self { whole, chunks, received_bytes: 0, cap_bytes, codings, base_bytes, claim })
+    }
+
+    /// Claims so many bytes before they come, as they will all at once.
+    ///
+    /// # Errors
+    /// [`BodyRefused::NoMemory`].
+    pub(super) fn expect(&mut self, body_bytes: u64) -> Result<(), BodyRefused> {
+        Ok(self.claim.resize(self.base_bytes.saturating_add(body_bytes.min(self.cap_bytes)))?)
     }
 
     /// Adds the next chunk.
@@ -63,48 +98,64 @@ impl BodyBuffer {
     /// # Errors
     /// As soon as it is clear that the body cannot be taken.
     pub(super) fn push(&mut self, chunk: Bytes) -> Result<(), BodyRefused> {
-        let Self { whole, cap_bytes, .. } = self;
         self.chunks.push(chunk.len());
         self.received_bytes = self.received_bytes.saturating_add(chunk.len() as u64);
-        if self.received_bytes > *cap_bytes {
-            return Err(BodyRefused::TooLarge(*cap_bytes));
+        if self.received_bytes > self.cap_bytes {
+            return Err(BodyRefused::TooLarge(self.cap_bytes));
         }
-        let most_chunks = chunks::at_most(*cap_bytes);
+        let most_chunks = chunks::at_most(self.cap_bytes);
         if self.chunks.count() > most_chunks {
             return Err(BodyRefused::TooManyChunks(most_chunks));
         }
-        match &mut self.decoder {
-            Some(decoder) => {
-                decoder.feed(&chunk, |piece| whole.append(piece, *cap_bytes)).map_err(|error| match error {
-                    DecodeError::TooLong(_) => BodyRefused::TooLarge(*cap_bytes),
-                    error => BodyRefused::Broken(error),
-                })
-            }
-            None => {
-                whole.push(chunk, *cap_bytes);
-                Ok(())
-            }
-        }
+        self.whole.push(chunk, self.cap_bytes);
+        let taken = self.whole.memory_bytes().saturating_add(self.chunks.memory_bytes());
+        Ok(self.claim.resize(self.base_bytes.saturating_add(taken))?)
     }
 
     /// The body is complete.
     ///
     /// # Errors
-    /// [`BodyRefused::Broken`] if its encoded data is not.
-    pub(super) fn finish(self) -> Result<RequestBody, BodyRefused> {
-        let wire = match self.decoder {
-            Some(decoder) => {
-                decoder.finish().map_err(BodyRefused::Broken)?;
-                Wire::Encoded
-            }
-            None => Wire::Plain,
+    /// Where it is encoded: all that can be wrong with that, and [`BodyRefused::NoMemory`].
+    pub(super) fn finish(mut self) -> Result<RequestBody, BodyRefused> {
+        let wire = if self.codings.is_identity() {
+            Wire::Plain
+        } else {
+            self.decode()?;
+            Wire::Encoded
         };
-        let bytes = match self.whole {
-            Held::Nothing => Bytes::new(),
-            Held::One(bytes) => bytes,
-            Held::Joined(bytes) => bytes.into(),
-        };
-        Ok(RequestBody { bytes, chunks: self.chunks, wire })
+        let taken = self.whole.memory_bytes().saturating_add(self.chunks.memory_bytes());
+        self.claim.resize(self.base_bytes.saturating_add(taken))?;
+        Ok(RequestBody { bytes: self.whole.into_bytes(), chunks: self.chunks, wire, claim: self.claim })
+    }
+
+    /// Puts what the body stands for in its place.
+    fn decode(&mut self) -> Result<(), BodyRefused> {
+        let Self { cap_bytes, base_bytes, claim, .. } = self;
+        let mut decoder = Decoder::bounded(std::mem::take(&mut self.codings), Bound::bytes(*cap_bytes));
+        let encoded = std::mem::take(&mut self.whole).into_bytes();
+        let before = base_bytes.saturating_add(encoded.len() as u64).saturating_add(self.chunks.memory_bytes());
+        let mut decoded = Held::default();
+        for piece in encoded.chunks(DECODED_AT_ONCE_BYTES) {
+            // A few bytes may stand for all that the cap allows.
+            let mut room: Result<(), NoMemory> = Ok(());
+            let fed = decoder.feed(piece, |piece| {
+                room = room.and_then(|()| {
+                    let needed = decoded.memory_bytes_with(piece.len(), *cap_bytes);
+                    claim.resize(before.saturating_add(needed))?;
+                    decoded.append(piece, *cap_bytes);
+                    Ok(())
+                });
+            });
+            room?;
+            fed.map_err(|error| match error {
+                DecodeError::TooLong(_) => BodyRefused::TooLarge(*cap_bytes),
+                error => BodyRefused::Broken(error),
+            })?;
+            claim.resize(before.saturating_add(decoded.memory_bytes()).saturating_add(decoder.memory_bytes()))?;
+        }
+        decoder.finish().map_err(BodyRefused::Broken)?;
+        self.whole = decoded;
+        Ok(())
     }
 }
 
@@ -127,13 +178,45 @@ impl Held {
         };
         let needed = joined.len() + first.len() + bytes.len();
         if joined.capacity() < needed {
-            let most = usize::try_from(cap_bytes).unwrap_or(usize::MAX).max(needed);
-            joined.reserve_exact(needed.saturating_mul(2).min(most) - joined.len());
+            joined.reserve_exact(set_aside(needed, cap_bytes) - joined.len());
         }
         joined.extend_from_slice(&first);
         joined.extend_from_slice(bytes);
         *self = Self::Joined(joined);
     }
+
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::One(bytes) => bytes.len() as u64,
+            Self::Joined(bytes) => bytes.capacity() as u64,
+        }
+    }
+
+    /// The same once so many bytes more were appended.
+    fn memory_bytes_with(&self, more: usize, cap_bytes: u64) -> u64 {
+        let (len, capacity) = match self {
+            Self::Nothing => (0, 0),
+            Self::One(bytes) => (bytes.len(), 0),
+            Self::Joined(bytes) => (bytes.len(), bytes.capacity()),
+        };
+        let needed = len.saturating_add(more);
+        if needed <= capacity { capacity as u64 } else { set_aside(needed, cap_bytes) as u64 }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Nothing => Bytes::new(),
+            Self::One(bytes) => bytes,
+            Self::Joined(bytes) => bytes.into(),
+        }
+    }
+}
+
+/// What is set aside where so much is needed.
+fn set_aside(needed: usize, cap_bytes: u64) -> usize {
+    let most = usize::try_from(cap_bytes).unwrap_or(usize::MAX).max(needed);
+    needed.saturating_mul(2).min(most)
 }
 
 /// A body that is complete.
@@ -143,6 +226,7 @@ pub(super) struct RequestBody {
     pub(super) bytes: Bytes,
     chunks: Chunks,
     wire: Wire,
+    claim: Claim,
 }
 
 /// How it came.
@@ -153,16 +237,20 @@ enum Wire {
 }
 
 impl RequestBody {
-    /// The answers to the chunks in which it came.
+    /// The answers to the chunks in which it came, and the claim on what they take.
     ///
     /// An encoded body that is changed goes on unencoded. The first chunk's answer has all of it, as what is decoded knows no
     /// chunks; the others go on empty.
-    pub(super) fn answers(self, splice: &Splice) -> Answers {
-        match self.wire {
-            _ if splice.is_empty() => self.chunks.unchanged(),
-            Wire::Plain => self.chunks.spliced(&self.bytes, splice),
-            Wire::Encoded => self.chunks.replaced(splice.apply(&self.bytes)),
-        }
+    pub(super) fn answers(self, splice: &Splice) -> (Answers, Claim) {
+        let Self { bytes, chunks, wire, mut claim } = self;
+        let answers = match wire {
+            _ if splice.is_empty() => chunks.unchanged(),
+            Wire::Plain => chunks.spliced(&bytes, splice),
+            Wire::Encoded => chunks.replaced(splice.apply(&bytes)),
+        };
+        // They are copies, and what they are copies of goes with the end of this function.
+        claim.force(answers.memory_bytes());
+        (answers, claim)
     }
 }
 
@@ -191,6 +279,7 @@ impl BodyRefused {
                 let headers = vec![("accept-encoding", Coding::NAMES.to_owned())];
                 LocalResponse { status: 415, headers, ..LocalResponse::error(&error, dialect, "encoded_body") }
             }
+            Self::NoMemory(error) => error.response(dialect),
         }
     }
 }
@@ -198,16 +287,19 @@ impl BodyRefused {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::sync::Arc;
 
     use attache_proto::splice::{Chunk, Edit};
 
     use super::*;
+    use crate::exchange::body_memory::{BodyMemory, Holder};
 
     const CAP_BYTES: u64 = 1_000;
 
     fn buffer(codings: &[&str]) -> Result<BodyBuffer, BodyRefused> {
         let header = |value: &&str| ("content-encoding".to_owned(), Bytes::copy_from_slice(value.as_bytes()));
-        BodyBuffer::new(&Headers(codings.iter().map(header).collect()), Operation::ChatCompletions, CAP_BYTES)
+        let claim = Arc::new(BodyMemory::default()).claim(Holder::nobody());
+        BodyBuffer::new(&Headers(codings.iter().map(header).collect()), Operation::ChatCompletions, CAP_BYTES, claim)
     }
 
     fn collect(codings: &[&str], chunks: &[&[u8]]) -> Result<RequestBody, BodyRefused> {
@@ -232,7 +324,7 @@ mod tests {
         assert_eq!(body.bytes, "abcdef");
         let splice = Splice::new(vec![Edit { span: 3..4, replacement: Bytes::from_static(b"!") }], 6).unwrap();
         let answers = [Chunk::Unchanged, Chunk::Unchanged, replaced(b"c!e"), Chunk::Unchanged, Chunk::Unchanged];
-        assert_eq!(body.answers(&splice).collect::<Vec<_>>(), answers);
+        assert_eq!(body.answers(&splice).0.collect::<Vec<_>>(), answers);
     }
 
     #[test]
@@ -250,7 +342,7 @@ mod tests {
         let (first, rest) = encoded.split_at(9);
         let body = || collect(&["GZip"], &[first, rest, b""]).unwrap();
         assert_eq!(body().bytes, "abcdef");
-        let answers = |edits| body().answers(&Splice::new(edits, 6).unwrap()).collect::<Vec<_>>();
+        let answers = |edits| body().answers(&Splice::new(edits, 6).unwrap()).0.collect::<Vec<_>>();
         assert_eq!(answers(vec![]), [const { Chunk::Unchanged }; 3]);
         let edit = Edit { span: 3..4, replacement: Bytes::from_static(b"!") };
         assert_eq!(answers(vec![edit]), [replaced(b"abc!ef"), replaced(b""), replaced(b"")]);
@@ -262,10 +354,9 @@ mod tests {
         assert_eq!(collect(&[], &[&[b'x'; 1_000]]).unwrap().bytes.len(), 1_000);
         assert_eq!(collect(&[], &[&[b'x'; 900], &[b'x'; 101]]).unwrap_err(), too_large);
         assert_eq!(collect(&["gzip"], &[&gzip(&[b'x'; 1_000])]).unwrap().bytes.len(), 1_000);
-        // In the middle of it.
-        let mut body = buffer(&["gzip"]).unwrap();
+        // Of one that breaks off as well.
         let bomb = gzip(&[b'x'; 100_000]);
-        assert_eq!(body.push(Bytes::copy_from_slice(&bomb[..bomb.len() - 20])), Err(too_large.clone()));
+        assert_eq!(collect(&["gzip"], &[&bomb[..bomb.len() - 20]]).unwrap_err(), too_large);
         // 2,000 bytes that stand for none.
         let empty = gzip(b"").repeat(100);
         assert_eq!(collect(&["gzip"], &[&empty]).unwrap_err(), too_large);
@@ -308,5 +399,60 @@ mod tests {
         assert_eq!((unknown.status, unknown.reason), (415, "encoded_body"));
         assert_eq!(unknown.headers, [("accept-encoding", "gzip, br, zstd, deflate".to_owned())]);
         assert!(unknown.body.contains("`lzma` is not understood here; send the body as gzip, br"), "{}", unknown.body);
+    }
+
+    #[test]
+    fn a_body_takes_what_was_sent_until_it_is_complete_and_then_what_that_stands_for() {
+        const CAP: u64 = 1 << 20;
+        let memory = Arc::new(BodyMemory::new(64 << 20));
+        let encodings: [(&str, Vec<u8>); 3] = [
+            ("gzip", gzip(&vec![b' '; 1 << 20])),
+            ("gzip, gzip", gzip(&gzip(&vec![b' '; 1 << 20]))),
+            ("zstd", zstd::encode_all(&vec![b' '; 1 << 20][..], 19).unwrap()),
+        ];
+        for (codings, encoded) in encodings {
+            let headers = Headers(vec![("content-encoding".to_owned(), Bytes::from(codings))]);
+            let claim = memory.claim(Holder::nobody());
+            let mut body = BodyBuffer::new(&headers, Operation::ChatCompletions, CAP, claim).unwrap();
+            let before = memory.in_use_bytes();
+            assert!((REQUEST_BYTES..REQUEST_BYTES + 100).contains(&before), "{before}");
+            let sent = encoded.len() as u64;
+            body.push(encoded.into()).unwrap();
+            assert!(memory.in_use_bytes() <= before + sent + 64, "{codings}: {}", memory.in_use_bytes());
+            let body = body.finish().unwrap();
+            assert_eq!(body.bytes.len(), 1 << 20);
+            assert!(memory.in_use_bytes() >= before + (1 << 20), "{codings}: {}", memory.in_use_bytes());
+            // The proxy has what goes on as it came; of what is changed there is a copy.
+            let edit = Edit { span: 3..4, replacement: Bytes::from_static(b"!") };
+            let (answers, claim) = body.answers(&Splice::new(vec![edit], 1 << 20).unwrap());
+            assert!(((1 << 20)..(1 << 20) + 100).contains(&memory.in_use_bytes()), "{}", memory.in_use_bytes());
+            drop((answers, claim));
+            assert_eq!(memory.in_use_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn what_a_body_stands_for_is_refused_where_there_is_no_memory_for_it() {
+        let refused = BodyRefused::NoMemory(NoMemory);
+        let body = |memory: &Arc<BodyMemory>, codings: &'static str, body: Vec<u8>| {
+            let headers = Headers(vec![("content-encoding".to_owned(), Bytes::from(codings))]);
+            let claim = memory.claim(Holder::nobody());
+            let mut buffer = BodyBuffer::new(&headers, Operation::ChatCompletions, 1 << 20, claim)?;
+            buffer.push(body.into())?;
+            buffer.finish()
+        };
+        // A lone holder gets half of it.
+        let memory = Arc::new(BodyMemory::new(1 << 20));
+        let half = vec![b' '; (1 << 19) - (REQUEST_BYTES as usize) - 100];
+        assert!(body(&memory, "identity", half).is_ok());
+        assert_eq!(body(&memory, "identity", vec![b' '; 1 << 19]).unwrap_err(), refused);
+        assert_eq!(body(&memory, "gzip", gzip(&vec![b' '; 1 << 19])).unwrap_err(), refused);
+        assert_eq!(body(&memory, "gzip, gzip", gzip(&gzip(&vec![b' '; 1 << 19]))).unwrap_err(), refused);
+        assert_eq!((memory.in_use_bytes(), memory.refused()), (0, 3));
+        let tiny = Arc::new(BodyMemory::new(REQUEST_BYTES));
+        assert_eq!(body(&tiny, "identity", Vec::new()).unwrap_err(), refused);
+        let response = refused.response(Dialect::Anthropic);
+        assert_eq!((response.status, response.reason), (503, "body_memory"));
+        assert_eq!(response.headers, [("retry-after", "1".to_owned())]);
     }
 }

@@ -71,6 +71,11 @@ impl Chunks {
         Answers { first: Vec::new().into_iter(), then: Chunk::Unchanged, left: self.count() }
     }
 
+    /// What they take, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        (self.lengths.capacity() as u64).saturating_mul(size_of::<usize>() as u64)
+    }
+
     /// How many they are.
     pub(super) fn count(&self) -> u64 {
         self.further.count.saturating_add(self.lengths.len() as u64)
@@ -90,6 +95,16 @@ impl Answers {
     /// Of no chunk.
     pub(super) fn none() -> Self {
         Chunks::default().unchanged()
+    }
+
+    /// What they take, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let bytes = |chunk: &Chunk| match chunk {
+            Chunk::Unchanged => 0,
+            Chunk::Replaced(bytes) => bytes.len() as u64,
+        };
+        let answers = self.first.as_slice();
+        answers.iter().map(bytes).sum::<u64>().saturating_add(size_of_val(answers) as u64)
     }
 }
 

@@ -6,6 +6,8 @@
 use attache_proto::encoding::{DecodeError, Decoder};
 use bytes::{Bytes, BytesMut};
 
+use super::body_memory::{Claim, NoMemory};
+
 /// A body in some codings.
 #[derive(Debug)]
 pub(super) struct Coded {
@@ -13,6 +15,8 @@ pub(super) struct Coded {
     head: Head,
     /// All that came, while that is too short to tell what it is.
     opening: Option<BytesMut>,
+    /// On what the decoder takes.
+    claim: Option<Claim>,
 }
 
 /// Why a body cannot be read as its label says.
@@ -22,17 +26,24 @@ pub(super) enum Undecodable {
     Plain(Bytes),
     /// It is neither that nor what its label says.
     Broken(DecodeError),
+    /// There is no memory for what its decoder takes.
+    NoMemory,
 }
 
 impl Coded {
     pub(super) fn new(decoder: Decoder) -> Self {
-        Self { decoder, head: Head::default(), opening: Some(BytesMut::new()) }
+        Self { decoder, head: Head::default(), opening: Some(BytesMut::new()), claim: None }
+    }
+
+    /// From now on it takes no more memory than there is for it.
+    pub(super) fn hold(&mut self, claim: Claim) -> Result<(), NoMemory> {
+        self.claim.insert(claim).resize(self.decoder.memory_bytes())
     }
 
     /// Decodes a chunk.
     pub(super) fn feed(&mut self, chunk: &[u8], sink: impl FnMut(&[u8])) -> Result<(), Undecodable> {
         let Some(mut opening) = self.opening.take() else {
-            return self.decoder.feed(chunk, sink).map_err(Undecodable::Broken);
+            return self.decode(chunk, sink);
         };
         self.head.extend(chunk);
         opening.extend_from_slice(chunk);
@@ -42,7 +53,15 @@ impl Coded {
                 self.opening = Some(opening);
                 Ok(())
             }
-            (false, _) => self.decoder.feed(&opening, sink).map_err(Undecodable::Broken),
+            (false, _) => self.decode(&opening, sink),
+        }
+    }
+
+    fn decode(&mut self, bytes: &[u8], sink: impl FnMut(&[u8])) -> Result<(), Undecodable> {
+        self.decoder.feed(bytes, sink).map_err(Undecodable::Broken)?;
+        match &mut self.claim {
+            Some(claim) => claim.resize(self.decoder.memory_bytes()).map_err(|NoMemory| Undecodable::NoMemory),
+            None => Ok(()),
         }
     }
 

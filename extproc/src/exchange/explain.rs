@@ -12,7 +12,7 @@ use super::plan::Memory;
 use crate::affinity::{Reason, Standing};
 use crate::config::model::{Backend, Config, Target};
 use crate::route::site::SiteReason;
-use crate::route::{self, Resolution};
+use crate::route::{self, Resolution, Witness};
 
 /// A request to explain.
 #[derive(Debug)]
@@ -114,6 +114,7 @@ pub fn explain<'c>(
         body: question.body,
         headers: question.headers,
         tenant: question.tenant,
+        witness: Witness::default(),
         model,
         entropy: question.entropy,
     };

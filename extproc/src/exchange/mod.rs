@@ -14,6 +14,7 @@
 mod answering;
 mod asked;
 mod body;
+mod body_memory;
 mod bounds;
 mod chunks;
 mod coded;
@@ -32,6 +33,7 @@ mod tests;
 mod trailers;
 mod upstream;
 
+pub use body_memory::{BodyMemory, DEFAULT_BODY_MEMORY_BYTES};
 pub use event::{Action, Answers, Body, Costs, End, Headers, LocalResponse, Mutations, Profile, Reply, Routing};
 
 pub use explain::{Explanation, Question, SiteExplanation, Unexplained, explain};
@@ -47,12 +49,15 @@ use std::time::{Duration, Instant};
 use attache_gate::{Caller, Learned, Refusal, RequestHead, Verdict};
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, headers};
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::affinity::{Answered, DebugHeaders, PlacementMode, Ticket};
 use crate::config::model::{Backend, Config, Endpoint};
 use crate::limit::{Decision, Form, Growth, Refused, Reservation, Settlement, StoreError};
+use crate::route::{CoolDown, Witness};
 use answering::Answering;
-use body::{BodyBuffer, RequestBody};
+use body::{BodyBuffer, BodyRefused, RequestBody};
+use body_memory::Holder;
 use lease::Lease;
 use plan::Plan;
 use replies::Ended;
@@ -99,7 +104,17 @@ struct Head {
     operation: Operation,
     dialect: Dialect,
     caller: Option<Caller>,
+    /// Whose memory its body and its answer take.
+    holder: Holder,
     headers: Headers,
+}
+
+impl Head {
+    /// Who sees how an endpoint answers.
+    fn witness(&self) -> Witness {
+        let tenant = self.caller.as_ref().map_or(0, |caller| xxh3_64(caller.tenant().as_bytes()));
+        Witness { key: self.holder.hash(), tenant }
+    }
 }
 
 #[derive(Debug)]
@@ -194,17 +209,29 @@ impl Exchange {
         if !passed.operation.is_forwarded() {
             return Ok(self.respond(models::answer(&self.config, &passed, &headers), now));
         }
-        let body = match BodyBuffer::new(&headers, passed.operation, self.config.settings.max_body_bytes) {
+        let holder = Holder::of(passed.caller.as_ref(), &headers);
+        let body = match self.body(&headers, passed.operation, holder) {
             Ok(body) => body,
             Err(refused) => return Ok(self.respond(refused.response(dialect), now)),
         };
-        self.head = Some(Head { operation: passed.operation, dialect, caller: passed.caller, headers });
+        self.head = Some(Head { operation: passed.operation, dialect, caller: passed.caller, holder, headers });
         self.phase = Phase::Body(body);
         match (end, self.profile) {
             (End::Last, _) => Ok(self.complete(now)),
             (End::More, Profile::Streamed) => Ok(Action::Wait),
             (End::More, Profile::Buffered) => Ok(Action::Answer(Reply::RequestHeaders(Mutations::default()))),
         }
+    }
+
+    /// What collects the body of a request with these headers.
+    fn body(&self, headers: &Headers, operation: Operation, holder: Holder) -> Result<BodyBuffer, BodyRefused> {
+        let claim = self.memory.bodies.claim(holder);
+        let mut body = BodyBuffer::new(headers, operation, self.config.settings.max_body_bytes, claim)?;
+        // The proxy has to collect it as well, and then sends it at once: nobody need wait for what is refused then.
+        if let (Profile::Buffered, Some(length)) = (self.profile, headers.only("content-length")) {
+            body.expect(length.parse().unwrap_or(0))?;
+        }
+        Ok(body)
     }
 
     /// A chunk of the request's body came.
@@ -287,6 +314,9 @@ impl Exchange {
             }
         };
         let mut answer = Answer::new(headers, self.operation(), plan.visibility);
+        if let Some(head) = &self.head {
+            answer.hold(self.memory.bodies.claim(head.holder));
+        }
         self.learn(&plan, answer.status, upstream, now);
         self.explain_failure(&plan, answer.status, upstream);
         if is_about_credentials(answer.status)
@@ -452,7 +482,7 @@ impl Exchange {
         // An answer may stream for minutes, and nobody asks for the request's headers any more.
         head.headers = Headers::default();
         let replies = Replies::new(self.profile, mutations, body.answers(&plan.splice), self.ended);
-        self.ticket = plan.pool.dispatch(&plan.placement, now);
+        self.ticket = plan.pool.dispatch(&plan.placement);
         self.phase = Phase::Upstream(Box::new(plan));
         self.released = Some(now);
         let held = now.saturating_duration_since(self.started);
@@ -495,11 +525,12 @@ impl Exchange {
         let Some(backend) = self.backend(plan) else { return };
         let answered = if (200..300).contains(&status) { Answered::Well } else { Answered::Badly };
         let cooldown = &self.memory.cooldown;
+        let witness = self.head.as_ref().map(Head::witness).unwrap_or_default();
         let mut unjudged = Vec::new();
         let mut judge = |endpoint: &Endpoint| match status {
-            500.. => cooldown.failed(&endpoint.cluster, now),
+            // An error may come in the place of its first content.
             200..=299 => unjudged.push(Arc::clone(&endpoint.cluster)),
-            _ => cooldown.served(&endpoint.cluster),
+            status => blame(cooldown, &endpoint.cluster, status, witness, now),
         };
         let tried: Vec<&Endpoint> = plan.order(backend).collect();
         if tried.is_empty() {
@@ -525,6 +556,8 @@ impl Exchange {
         for (index, endpoint) in tried.iter().enumerate() {
             match served {
                 Some(served) if index == served => judge(endpoint),
+                // Where every one fails it, it may be the request's own doing: 503 is tried again as well.
+                Some(served) if index < served && status >= 500 => judge(endpoint),
                 Some(served) if index < served => cooldown.failed(&endpoint.cluster, now),
                 None if status >= 500 => cooldown.failed(&endpoint.cluster, now),
                 _ => {}
@@ -558,10 +591,12 @@ impl Exchange {
 
     /// An answer that began well has content, or an error of that status in its place.
     fn judge(&mut self, fault: Option<u16>, now: Instant) {
+        let witness = self.head.as_ref().map(Head::witness).unwrap_or_default();
+        let cooldown = &self.memory.cooldown;
         for cluster in self.unjudged.drain(..) {
             match fault {
-                Some(500..) => self.memory.cooldown.failed(&cluster, now),
-                _ => self.memory.cooldown.served(&cluster),
+                Some(status) => blame(cooldown, &cluster, status, witness, now),
+                None => cooldown.served(&cluster),
             }
         }
     }
@@ -647,4 +682,15 @@ fn request_id(headers: &Headers) -> Option<Arc<str>> {
     let id = headers.only(headers::REQUEST_ID)?;
     let is_plain = !id.is_empty() && id.len() <= LONGEST_BYTES && id.bytes().all(|byte| byte.is_ascii_graphic());
     is_plain.then(|| id.into())
+}
+
+/// What an error says of the endpoint that answered with it.
+fn blame(cooldown: &CoolDown, cluster: &Arc<str>, status: u16, witness: Witness, now: Instant) {
+    match status {
+        // The server does not do what was asked of it, or not in this way: that is nothing that another request would meet.
+        501 | 505 | 506 | 508 | 510 | 511 => {}
+        500.. => cooldown.answered_badly(cluster, witness, now),
+        // A request that is refused says nothing of how others fare.
+        _ => {}
+    }
 }

@@ -14,7 +14,7 @@ use crate::affinity::prefix;
 use crate::affinity::{Ask, Basis, Canon, Placement, Pool, PrefixChain, PrefixScope, Tenancy};
 use crate::config::model::{Backend, Config, Endpoint, Rule, Target};
 use crate::route::{
-    self,
+    self, Witness,
     site::{self, Choice, Site, SiteReason},
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Request<'a, 'c> {
     pub(super) body: &'a [u8],
     pub(super) headers: &'a Headers,
     pub(super) tenant: Option<&'a str>,
+    /// Who asks, for endpoints that have failed him.
+    pub(super) witness: Witness,
     /// The model asked for, as the configuration writes it.
     pub(super) model: &'c Arc<str>,
     /// A fresh random number.
@@ -70,7 +72,7 @@ impl<'c> Request<'_, 'c> {
         memory: &Memory,
         now: Instant,
     ) -> Option<Placed<'c>> {
-        let admits = |endpoint: &Endpoint| memory.cooldown.admits(&endpoint.cluster, now);
+        let admits = |endpoint: &Endpoint| memory.cooldown.admits_for(&endpoint.cluster, self.witness, now);
         let serves = |backend: &Backend| memory.fleet.serves(backend, admits, now);
         let mut prompts = Prompts { request: self, read: Vec::new() };
         let candidates: Vec<Candidate<'c>> = route::candidates(rule, config, self.operation, serves)

@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 use super::Head;
 use super::asked::{self, Asked};
+use super::body_memory::BodyMemory;
 use super::bounds;
 use super::event::{Headers, LocalResponse, Mutations, Routing};
 use super::placing::{Candidate, Placed, Request};
@@ -57,7 +58,7 @@ pub(super) struct Plan {
 }
 
 /// What was learned, and who has failed: what a plan depends on besides its request and the configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Memory {
     /// What answers taught.
     pub experience: Arc<Experience>,
@@ -65,6 +66,8 @@ pub struct Memory {
     pub cooldown: Arc<CoolDown>,
     /// What replicas hold, and how busy they are.
     pub fleet: Arc<Fleet>,
+    /// What bodies take until they have gone on.
+    pub bodies: Arc<BodyMemory>,
 }
 
 /// Decides.
@@ -87,6 +90,7 @@ pub(super) fn plan(
         body,
         headers: &head.headers,
         tenant: head.caller.as_ref().map(Caller::tenant),
+        witness: head.witness(),
         model,
         entropy,
     };

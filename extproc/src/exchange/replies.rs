@@ -2,6 +2,7 @@
 
 use attache_proto::splice::Chunk;
 
+use super::body_memory::Claim;
 use super::chunks::Answers;
 use super::event::{Body, Mutations, Profile, Reply};
 
@@ -11,6 +12,8 @@ pub struct Replies {
     first: Option<Reply>,
     further: Answers,
     ended: Ended,
+    /// On what they take: until they have gone out, at the pace of the proxy.
+    _claim: Claim,
 }
 
 /// What told that a request's body was complete.
@@ -24,16 +27,17 @@ pub(super) enum Ended {
 
 impl Replies {
     /// To headers that `mutations` changes, and to the chunks of a body.
-    pub(super) fn new(profile: Profile, mutations: Mutations, mut chunks: Answers, ended: Ended) -> Self {
+    pub(super) fn new(profile: Profile, mutations: Mutations, answers: (Answers, Claim), ended: Ended) -> Self {
+        let (mut chunks, _claim) = answers;
         match profile {
-            Profile::Streamed => Self { first: Some(Reply::RequestHeaders(mutations)), further: chunks, ended },
+            Profile::Streamed => Self { first: Some(Reply::RequestHeaders(mutations)), further: chunks, ended, _claim },
             Profile::Buffered => {
                 let first = match chunks.next() {
                     Some(chunk) => Reply::RequestBody(mutations, body(chunk)),
                     // There is no body: the headers are what waits for an answer.
                     None => Reply::RequestHeaders(mutations),
                 };
-                Self { first: Some(first), further: Answers::none(), ended }
+                Self { first: Some(first), further: Answers::none(), ended, _claim }
             }
         }
     }

@@ -8,6 +8,7 @@ use attache_proto::response::{
 use attache_proto::{Operation, Usage};
 use bytes::{Bytes, BytesMut};
 
+use super::body_memory::Claim;
 use super::coded::{Coded, Head, Undecodable};
 use super::event::{End, Headers, Mutations};
 use super::plan::Unreported;
@@ -55,7 +56,14 @@ struct Undone {
     coded: Coded,
     /// Whether the next bytes are the rest of a chunk that was withheld: they are decoded.
     rest: Rest,
-    broken: Option<DecodeError>,
+    broken: Option<Broken>,
+}
+
+/// Why a body that goes on decoded cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Coding(DecodeError),
+    NoMemory,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +100,15 @@ impl Answer {
         let hidden = headers::OWNED.into_iter().filter(|name| response.get(name).is_some()).collect();
         let (head, label) = (Head::default(), Label::Right);
         Self { status, operation, scanner, format, visibility, hidden, allowance: None, wire, head, label, bytes: 0 }
+    }
+
+    /// Has its decoder take no more than there is: without memory for it, nobody can read the body. To be called before all else.
+    pub(super) fn hold(&mut self, claim: Claim) {
+        if let Wire::Encoded(coded) = &mut self.wire
+            && coded.hold(claim).is_err()
+        {
+            self.hide();
+        }
     }
 
     /// What becomes of its headers, and so whether its body may be changed. To be asked once, before the body.
@@ -182,6 +199,10 @@ impl Answer {
                         self.head.extend(&bytes);
                         (self.wire, self.label) = (Wire::Plain, Label::Wrong);
                     }
+                    Err(Undecodable::NoMemory) => {
+                        scanner.feed(&Bytes::new(), end_of_stream);
+                        self.wire = Wire::Unread;
+                    }
                     Err(Undecodable::Broken(error)) => {
                         scanner.feed(&Bytes::new(), end_of_stream);
                         self.label = Label::Wrong;
@@ -197,7 +218,8 @@ impl Answer {
 
     /// Whether its body is not what its `content-encoding` says, or its lack of one: it was read as something else, or not at all.
     pub(super) fn is_miscoded(&self) -> bool {
-        self.label == Label::Wrong || self.broken().is_some() || self.is_encoded_in_secret()
+        let is_broken = matches!(&self.wire, Wire::Undone(undone) if matches!(undone.broken, Some(Broken::Coding(_))));
+        self.label == Label::Wrong || is_broken || self.is_encoded_in_secret()
     }
 
     /// Whether it is encoded and does not say so.
@@ -208,8 +230,10 @@ impl Answer {
     /// What is wrong with an answer that had to be decoded and cannot be. It ends behind what was: it can go on neither way.
     pub(super) fn broken(&self) -> Option<String> {
         let Wire::Undone(undone) = &self.wire else { return None };
-        let error = undone.broken?;
-        Some(format!("the upstream's answer is not what its content-encoding says: {error}"))
+        Some(match undone.broken? {
+            Broken::Coding(error) => format!("the upstream's answer is not what its content-encoding says: {error}"),
+            Broken::NoMemory => "there is no memory to decode the upstream's answer at the moment".to_owned(),
+        })
     }
 
     /// What it has cost, now that it is complete; [`Answer::counted`], but for what is free unless its answer says so. Of an answer
@@ -327,7 +351,8 @@ impl Undone {
         let read = fed.and_then(|()| if end == EndOfStream::End { self.coded.finish(&mut sink) } else { Ok(()) });
         match read {
             Ok(()) => {}
-            Err(Undecodable::Broken(error)) => self.broken = Some(error),
+            Err(Undecodable::Broken(error)) => self.broken = Some(Broken::Coding(error)),
+            Err(Undecodable::NoMemory) => self.broken = Some(Broken::NoMemory),
             Err(Undecodable::Plain(bytes)) => return Err(bytes),
         }
         Ok(decoded.freeze())

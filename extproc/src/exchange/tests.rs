@@ -4,6 +4,7 @@ mod encodings;
 mod endpoints;
 mod failing;
 mod growth;
+mod memory;
 mod trailers;
 mod unfinished;
 mod upstreams;
@@ -88,7 +89,7 @@ struct Table {
 
 impl Table {
     fn set(profile: Profile) -> Self {
-        let memory = Memory { experience: Arc::default(), cooldown: Arc::default(), fleet: Arc::default() };
+        let memory = Memory::default();
         let (config, now) = (Arc::new(compiled()), Instant::now());
         let exchange = Exchange::new(Arc::clone(&config), memory.clone(), profile, 7, now);
         Self { exchange, memory, config, asked: None, now }

@@ -7,7 +7,7 @@ pub mod models;
 pub mod passage;
 pub mod site;
 
-pub use cooldown::CoolDown;
+pub use cooldown::{CoolDown, Witness};
 pub use passage::Passage;
 
 use attache_gate::Caller;

@@ -25,7 +25,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tracing::debug;
 
-use crate::exchange::{AdmissionOutcome, Counted, LimitEvent, Outcome, Summary, UPSTREAM_KEY_REFUSED};
+use crate::exchange::{AdmissionOutcome, BodyMemory, Counted, LimitEvent, Outcome, Summary, UPSTREAM_KEY_REFUSED};
 use crate::limit::{CostProgram, LedgerStats, StoreState};
 use crate::watch::WatchStats;
 
@@ -82,6 +82,8 @@ pub struct Telemetry {
     store: StoreMetrics,
     ledger: LedgerMetrics,
     endpoints_cooling: Gauge,
+    endpoints_failing: Gauge,
+    bodies: BodyMetrics,
     watch: WatchMetrics,
     watch_stats: WatchStats,
     attached: Attached,
@@ -107,6 +109,14 @@ struct StoreMetrics {
     expired_settlements: Counter,
     queue: Gauge,
     reservations: Gauge,
+}
+
+/// What requests' bodies take until they have gone on.
+#[derive(Default)]
+struct BodyMetrics {
+    in_use: Gauge,
+    budget: Gauge,
+    refused: Counter,
 }
 
 /// What came of looking at the endpoints from outside the requests.
@@ -209,6 +219,8 @@ impl Default for Telemetry {
             store: StoreMetrics::default(),
             ledger: LedgerMetrics::default(),
             endpoints_cooling: Gauge::default(),
+            endpoints_failing: Gauge::default(),
+            bodies: BodyMetrics::default(),
             watch: WatchMetrics::default(),
             watch_stats: WatchStats::default(),
             attached: Attached::new(SystemTime::now()),
@@ -335,6 +347,22 @@ impl Telemetry {
             "endpoints_cooling",
             "Endpoints that are left alone after failures",
             self.endpoints_cooling.clone(),
+        );
+        attache.register(
+            "endpoints_failing",
+            "Endpoints that failed the last requests and have served none since, whether or not they may be tried again",
+            self.endpoints_failing.clone(),
+        );
+        attache.register(
+            "body_memory_bytes",
+            "What requests' bodies take in memory until they have gone on",
+            self.bodies.in_use.clone(),
+        );
+        attache.register("body_memory_budget_bytes", "What they may take: --body-memory", self.bodies.budget.clone());
+        attache.register(
+            "body_memory_refusals",
+            "How often there was no room for a body, or for a decoder's window",
+            self.bodies.refused.clone(),
         );
         attache.register(
             "endpoint_scrapes",
@@ -493,6 +521,19 @@ impl Telemetry {
                 self.token_usage.get_or_create(&labels).observe(tokens as f64);
             }
         }
+    }
+
+    /// How many endpoints have failed and served nothing since.
+    pub fn endpoints_failing(&self, endpoints: usize) {
+        self.endpoints_failing.set(gauge(endpoints));
+    }
+
+    /// What bodies take now.
+    pub fn bodies(&self, memory: &BodyMemory) {
+        let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.bodies.in_use.set(gauge(memory.in_use_bytes()));
+        self.bodies.budget.set(gauge(memory.budget_bytes()));
+        self.bodies.refused.inner().store(memory.refused(), Ordering::Relaxed);
     }
 
     /// The page that Prometheus reads, with these figures of the ledger, of the cool-down table and of the pools.

@@ -53,6 +53,13 @@ impl Brotli {
         Ok(step)
     }
 
+    /// What it takes of memory, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        /// The state, and tables that are as large as their alphabets.
+        const BESIDES_ITS_WINDOW: u64 = 64 * 1024;
+        BESIDES_ITS_WINDOW.saturating_add(u64::try_from(self.state.ringbuffer_size).unwrap_or_default())
+    }
+
     pub(super) fn place(&self) -> Place {
         match self.progress {
             Progress::Before | Progress::Over => Place::Boundary,

@@ -6,6 +6,9 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use super::stage::{Fault, Place, Step};
 
+/// What it takes of memory, in bytes: a window of 32 KiB and miniz's tables.
+pub(super) const MEMORY_BYTES: u64 = 44 * 1024;
+
 /// Deflated data, to its end.
 pub(super) struct Inflater {
     inflate: Decompress,

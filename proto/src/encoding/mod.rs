@@ -120,6 +120,11 @@ impl Decoder {
         self.stages.last().map_or(self.encoded_bytes, |stage| stage.work().decoded_bytes)
     }
 
+    /// What it takes of memory, in bytes: a piece and a window for each coding, as far as they are allocated. Right to some kilobytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.stages.iter().map(Stage::memory_bytes).sum()
+    }
+
     /// What was done for that, stage by stage, the coding that was applied last first: the proof that nothing is done twice.
     pub fn work(&self) -> impl Iterator<Item = Work> {
         self.stages.iter().map(Stage::work)

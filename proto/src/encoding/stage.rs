@@ -1,7 +1,7 @@
 //! One coding's decoder at work: input goes in until it is used up, output goes on to the next stage piece by piece.
 
 use super::brotli::Brotli;
-use super::deflate::Deflate;
+use super::deflate::{self, Deflate};
 use super::gzip::Gzip;
 use super::zstd::Zstd;
 use super::{Coding, DecodeError, Work};
@@ -88,6 +88,15 @@ impl Stage {
             Place::Boundary => Ok(()),
             Place::Within => Err(DecodeError::Incomplete(self.coding)),
         }
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let codec = match &self.codec {
+            Codec::Gzip(_) | Codec::Deflate(_) => deflate::MEMORY_BYTES,
+            Codec::Brotli(codec) => codec.memory_bytes(),
+            Codec::Zstd(codec) => codec.memory_bytes(),
+        };
+        codec.saturating_add(PIECE_BYTES as u64)
     }
 
     pub(super) fn work(&self) -> Work {

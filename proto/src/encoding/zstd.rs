@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use zstd::stream::raw::{DParameter, Decoder, Operation};
+use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use super::stage::{Fault, Place, Step};
 
@@ -12,17 +12,16 @@ const WINDOW_LOG: u32 = 23;
 /// A body whose coding is `zstd`.
 pub(super) struct Zstd {
     /// `None` where there was no memory for it.
-    decoder: Option<Decoder<'static>>,
+    decoder: Option<DCtx<'static>>,
     place: Place,
 }
 
 impl Zstd {
     pub(super) fn new() -> Self {
-        let decoder = Decoder::new().and_then(|mut decoder| {
-            decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
-            Ok(decoder)
+        let decoder = DCtx::try_create().and_then(|mut decoder| {
+            decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)).is_ok().then_some(decoder)
         });
-        Self { decoder: decoder.ok(), place: Place::Boundary }
+        Self { decoder, place: Place::Boundary }
     }
 
     pub(super) fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step, Fault> {
@@ -31,9 +30,15 @@ impl Zstd {
             return Ok(Step::default());
         }
         let decoder = self.decoder.as_mut().ok_or(Fault::Corrupt)?;
-        let status = decoder.run_on_buffers(input, output).map_err(|_| Fault::Corrupt)?;
-        self.place = if status.remaining == 0 { Place::Boundary } else { Place::Within };
-        Ok(Step { read: status.bytes_read, written: status.bytes_written })
+        let (mut input, mut output) = (InBuffer::around(input), OutBuffer::around(output));
+        let remaining = decoder.decompress_stream(&mut output, &mut input).map_err(|_| Fault::Corrupt)?;
+        self.place = if remaining == 0 { Place::Boundary } else { Place::Within };
+        Ok(Step { read: input.pos(), written: output.pos() })
+    }
+
+    /// What it takes of memory, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.decoder.as_ref().map_or(0, |decoder| decoder.sizeof() as u64)
     }
 
     pub(super) fn place(&self) -> Place {

@@ -110,7 +110,7 @@ impl Routing for Ours<'_> {
         let at = self.start + now;
         let Some(sidecar) = self.sidecars.get_mut(sidecar) else { return };
         let Some(placement) = sidecar.placed.remove(&number) else { return };
-        let ticket = sidecar.pool.dispatch(&placement, at);
+        let ticket = sidecar.pool.dispatch(&placement);
         for refused in refused.iter().filter_map(|index| self.endpoints.get(*index)) {
             sidecar.cooldown.failed(&refused.cluster, at);
         }

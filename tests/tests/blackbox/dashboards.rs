@@ -67,7 +67,7 @@ fn selected(expression: &Expr, found: &mut BTreeMap<String, BTreeSet<String>>) {
 /// What a page offers: each series' name, with its labels.
 fn offered(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut offered: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for line in page.lines().filter(|line| !line.starts_with('#')) {
+    for line in page.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let series = line.rsplit_once(' ').unwrap().0;
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
         let labels = labels.split("\",").filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
@@ -104,8 +104,13 @@ async fn they_ask_for_metrics_and_labels_that_a_sidecar_has() {
     );
     counted(&stack, "served", 5).await;
 
+    let envoy = format!("{}/stats/prometheus", stack.gateway.envoy.admin_url());
+    let envoy = reqwest::Client::builder().no_proxy().build().unwrap().get(envoy).send().await.unwrap();
+    let of_filter = offered(&envoy.text().await.unwrap()).into_iter().filter(|(name, _)| name.starts_with("attache_"));
+    let of_filter: Vec<_> = of_filter.collect();
     let mut offered = offered(&stack.gateway.sidecar.page("/metrics").await.unwrap());
     offered.insert("up".to_owned(), ["job".to_owned()].into());
+    offered.extend(of_filter);
     let mut wanting = Vec::new();
     for text in expressions() {
         let expression = parser::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));

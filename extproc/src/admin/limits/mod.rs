@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::Admin;
+use super::guard::{Stranger, stranger};
 use crate::config::Config;
 use crate::limit::{CounterState, Dimension, Hold};
 use concern::{Concern, Counter, concerns};
@@ -84,14 +85,15 @@ pub(super) async fn reset(
 }
 
 async fn try_reset(admin: &Admin, peer: SocketAddr, headers: &HeaderMap, query: &str) -> Result<Value, Problem> {
-    if !peer.ip().to_canonical().is_loopback() {
-        let message =
-            "limits are reset from the sidecar's own machine or pod alone: the admin port may be open to others";
+    if let Some(stranger) = stranger(peer, headers) {
+        let message = match stranger {
+            Stranger::Remote => {
+                "limits are reset from the sidecar's own machine or pod alone: the admin port may be open to others"
+            }
+            Stranger::Forwarded => "limits are not reset through a proxy: nobody here sees who is behind it",
+            Stranger::Page => "limits are not reset from a browser",
+        };
         return Err(Problem::new(StatusCode::FORBIDDEN, message, Value::Null));
-    }
-    // Browsers send it with every POST. A page from anywhere may post to a loopback address, and nobody here would notice.
-    if headers.contains_key(header::ORIGIN) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "limits are not reset from a browser", Value::Null));
     }
     let asked = Asked::read(query, &["key", "limit"])?;
     let config = admin.world.config.load_full();

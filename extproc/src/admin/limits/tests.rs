@@ -283,6 +283,11 @@ async fn only_this_machine_resets_and_no_browser() {
     }
     let from_a_page = HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static("http://127.0.0.1"))]);
     assert_eq!(post_from(&admin, query, "127.0.0.1", from_a_page).await.0, 403);
+    for name in ["x-forwarded-for", "x-forwarded-proto", "forwarded", "via"] {
+        let name: axum::http::HeaderName = name.parse().unwrap();
+        let forwarded = HeaderMap::from_iter([(name, HeaderValue::from_static("10.0.0.1"))]);
+        assert_eq!(post_from(&admin, query, "127.0.0.1", forwarded).await.0, 403);
+    }
     let (_, page) = get(&admin, "key=app").await;
     assert_eq!(limit(&page, "tenant-day")["counters"][0]["used"], 320);
     for own in ["127.0.0.2", "::1", "::ffff:127.0.0.1"] {

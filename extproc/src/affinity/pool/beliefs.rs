@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Ask, State};
-use crate::affinity::blocks::block_len;
+use crate::affinity::blocks::{PrefixChain, block_len, blocks_len};
 use crate::affinity::index::{Place, Slots, WasHot};
 use crate::affinity::member::Member;
 use crate::affinity::news::News;
@@ -25,6 +25,8 @@ const RETELL_AFTER: u32 = 5;
 pub(super) struct Walk {
     /// For each member, how many bytes of the prompt's beginning it holds.
     pub(super) matched: Vec<u64>,
+    /// How many blocks these are.
+    depths: Vec<usize>,
     pub(super) hot_bytes: u64,
     /// How many blocks these are.
     pub(super) hot_blocks: usize,
@@ -43,7 +45,8 @@ enum Held {
 impl State {
     /// Follows the prompt through the index as far as anybody holds it.
     pub(super) fn walk(&self, ask: &Ask) -> Walk {
-        let mut walk = Walk { matched: vec![0; self.members.len()], hot_bytes: 0, hot_blocks: 0, key: None };
+        let none = self.members.len();
+        let mut walk = Walk { matched: vec![0; none], depths: vec![0; none], hot_bytes: 0, hot_blocks: 0, key: None };
         let Some(prompt) = ask.prompt.as_ref().filter(|_| self.policy.basis == Basis::Prefix) else {
             walk.key = ask.prompt.as_ref().and_then(|prompt| prompt.blocks.first()).map(|hash| hash ^ ask.scope);
             return walk;
@@ -51,7 +54,7 @@ impl State {
         let latest_horizon = self.members.iter().map(|member| member.horizon).max().unwrap_or(0);
         let mut holders = Slots::NONE;
         self.members.iter().filter_map(|member| member.slot).for_each(|slot| holders.insert(slot));
-        let mut bytes = 0;
+        let (mut bytes, mut blocks) = (0, 0);
         let mut is_hot = true;
         for (depth, hash) in prompt.blocks.iter().enumerate() {
             let key = hash ^ ask.scope;
@@ -71,7 +74,7 @@ impl State {
             }
             if still != holders {
                 for slot in holders.without(&still).iter() {
-                    self.note_matched(&mut walk, slot, bytes);
+                    self.note_matched(&mut walk, slot, bytes, blocks);
                 }
                 holders = still;
             }
@@ -79,17 +82,30 @@ impl State {
                 break;
             }
             bytes += block_len(depth) as u64;
+            blocks = depth + 1;
         }
         for slot in holders.iter() {
-            self.note_matched(&mut walk, slot, bytes);
+            self.note_matched(&mut walk, slot, bytes, blocks);
         }
+        self.note_under_way(&mut walk, ask);
         walk
     }
 
-    fn note_matched(&self, walk: &mut Walk, slot: usize, bytes: u64) {
-        let member = self.slots.get(slot).copied().flatten();
-        if let Some(matched) = member.and_then(|member| walk.matched.get_mut(member)) {
-            *matched = bytes;
+    fn note_matched(&self, walk: &mut Walk, slot: usize, bytes: u64, blocks: usize) {
+        let Some(member) = self.slots.get(slot).copied().flatten() else { return };
+        if let Some((matched, depth)) = walk.matched.get_mut(member).zip(walk.depths.get_mut(member)) {
+            (*matched, *depth) = (bytes, blocks);
+        }
+    }
+
+    /// Where a prompt with the same beginning is under way, that is about to be in the cache.
+    fn note_under_way(&self, walk: &mut Walk, ask: &Ask) {
+        for (slot, common) in self.under_way.alike(ask) {
+            let member = self.slots.get(slot).copied().flatten();
+            let Some(depth) = member.and_then(|member| walk.depths.get(member)) else { continue };
+            if let Some(blocks) = common(*depth) {
+                self.note_matched(walk, slot, blocks_len(blocks), blocks);
+            }
         }
     }
 
@@ -105,35 +121,43 @@ impl State {
         still
     }
 
-    /// The member holds the prompt from now on. Tells the first block that it did not hold before.
-    pub(super) fn hold(&mut self, at: usize, ask: &Ask, now: Instant) -> usize {
-        let Some(prompt) = ask.prompt.clone().filter(|_| self.policy.basis == Basis::Prefix) else { return 0 };
+    /// The member holds the prompt from now on, or as much of it as it has room for.
+    pub(super) fn hold(&mut self, at: usize, ask: &Ask, now: Instant) {
+        let Some(prompt) = ask.prompt.clone().filter(|_| self.policy.basis == Basis::Prefix) else { return };
         let Some((slot, endpoint)) =
             self.members.get(at).and_then(|member| Some((member.slot?, Arc::clone(&member.endpoint.id))))
         else {
-            return 0;
+            return;
         };
         let now = self.seconds(now);
-        let mut first_new = prompt.blocks.len();
+        let held = self.most_blocks(at, &prompt);
         let mut news = None;
-        for (depth, hash) in prompt.blocks.iter().enumerate() {
+        for (depth, hash) in prompt.blocks.iter().enumerate().take(held) {
             let (held, place) = self.hold_block(slot, hash ^ ask.scope, depth, now);
             if let Some(place) = place.filter(|_| depth < HOT_BLOCKS) {
                 self.warm(place, now);
-            }
-            if held == Held::New {
-                first_new = first_new.min(depth);
             }
             if held != Held::Recently && news.is_none() {
                 news = Some(depth);
             }
         }
         if let (Some(newsroom), Some(depth)) = (&mut self.newsroom, news) {
-            let keys = prompt.blocks.iter().skip(depth).map(|hash| hash ^ ask.scope).collect();
+            let keys = prompt.blocks.iter().take(held).skip(depth).map(|hash| hash ^ ask.scope).collect();
             newsroom.add(News { endpoint, depth, keys });
         }
         self.keep_within_capacity(at);
-        first_new
+    }
+
+    /// How many of a prompt's blocks the member's cache has room for, and the index may spend on one prompt.
+    fn most_blocks(&self, at: usize, prompt: &PrefixChain) -> usize {
+        let most = prompt.blocks.len().min(self.index.most_of_one_prompt());
+        let Some(capacity) = self.capacity_bytes(at).filter(|capacity| *capacity < prompt.bytes) else { return most };
+        let mut bytes = 0_u64;
+        let fits = |index: &usize| {
+            bytes = bytes.saturating_add(block_len(*index) as u64);
+            bytes <= capacity
+        };
+        (0..most).take_while(fits).count()
     }
 
     fn keep_within_capacity(&mut self, at: usize) {
@@ -201,20 +225,6 @@ impl State {
         self.index.warm(place, self.epoch, now, judge);
     }
 
-    pub(super) fn undo(&mut self, endpoint: &str, ask: &Ask, first_new: usize) {
-        let Some(prompt) = &ask.prompt else { return };
-        let Some(slot) = self.position(endpoint).and_then(|at| self.members.get(at)?.slot) else { return };
-        for (depth, hash) in prompt.blocks.iter().enumerate().skip(first_new) {
-            let Some(place) = self.index.find(hash ^ ask.scope) else { continue };
-            let before = self.index.holders(place);
-            let mut one = Slots::NONE;
-            one.insert(slot);
-            let one = one.and(&before);
-            self.uncount(&one, block_len(depth) as u64, self.index.last_used(place));
-            self.index.set_holders(place, &before.without(&one));
-        }
-    }
-
     pub(super) fn hear_news(&mut self, news: &News, age: Duration, now: Instant) {
         let Some(at) = self.position(&news.endpoint) else { return };
         let Some((slot, horizon)) = self.members.get(at).and_then(|member| Some((member.slot?, member.horizon))) else {
@@ -224,7 +234,8 @@ impl State {
         if then < horizon {
             return;
         }
-        for (depth, key) in news.keys.iter().enumerate() {
+        let most = self.index.most_of_one_prompt().saturating_sub(news.depth);
+        for (depth, key) in news.keys.iter().enumerate().take(most) {
             self.hold_block(slot, *key, news.depth.saturating_add(depth), then);
         }
         self.keep_within_capacity(at);

@@ -17,10 +17,11 @@ use super::index::{Index, MAX_SLOTS};
 use super::load::{OwnLoad, Part, Scrape};
 use super::member::{Member, Verdict};
 use super::news::{News, Newsroom};
-use super::policy::AffinityPolicy;
+use super::policy::{AffinityPolicy, Basis};
 use super::reuse::Reuse;
 use super::scraping::Scraping;
 use super::ticket::{Predicted, Ticket};
+use super::under_way::{UnderWay, UnderWayId};
 use crate::config::model::Endpoint;
 
 /// Counts of requests halve after so many of them, or so long.
@@ -60,6 +61,7 @@ struct State {
     tokens: f64,
     average_uncached: f64,
     reuse: Reuse,
+    under_way: UnderWay,
     /// Whether answers here say what came from a cache.
     tells_cached: bool,
     newsroom: Option<Newsroom>,
@@ -115,9 +117,9 @@ impl Pool {
     }
 
     /// The request is sent to the first of its order.
-    pub fn dispatch(self: &Arc<Self>, placement: &Placement, now: Instant) -> Option<Ticket> {
+    pub fn dispatch(self: &Arc<Self>, placement: &Placement) -> Option<Ticket> {
         let endpoint = placement.order.first()?;
-        let sent = self.state().sent(&endpoint.id, placement, now)?;
+        let sent = self.state().sent(&endpoint.id, placement)?;
         Some(Ticket::new(Arc::clone(self), placement, sent))
     }
 
@@ -211,17 +213,16 @@ impl Pool {
         }
     }
 
-    /// The endpoint did not take the request: it does not have what it was believed to get, from block `first_new` on.
-    pub(super) fn undo(&self, endpoint: &str, ask: &Ask, first_new: usize) {
-        self.state().undo(endpoint, ask, first_new);
+    /// The request was answered, or is gone.
+    pub(super) fn over(&self, ask: &Ask, under_way: Option<UnderWayId>) {
+        if let Some(under_way) = under_way {
+            self.state().under_way.remove(ask, under_way);
+        }
     }
 
-    /// Another endpoint than the first took the request.
-    pub(super) fn served(&self, endpoint: &str, ask: &Ask, now: Instant) {
-        let mut state = self.state();
-        if let Some(member) = state.position(endpoint) {
-            state.hold(member, ask, now);
-        }
+    /// The endpoint answered the request with success: it has its prompt.
+    pub(super) fn served(&self, endpoint: &str, ask: &Ask, predicted: &Predicted, now: Instant) {
+        self.state().served(endpoint, ask, predicted, now);
     }
 
     /// What an answer said of its prompt: its tokens, and how many of them came from a cache.
@@ -246,8 +247,7 @@ impl Pool {
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) part: Part,
-    /// The first block that the endpoint did not have.
-    pub(super) first_new: usize,
+    pub(super) under_way: Option<UnderWayId>,
 }
 
 impl State {
@@ -266,6 +266,7 @@ impl State {
             tokens: 1024.0,
             average_uncached: 1024.0,
             reuse: Reuse::default(),
+            under_way: UnderWay::default(),
             tells_cached: false,
             newsroom: None,
             shared_until: None,
@@ -304,6 +305,8 @@ impl State {
         for member in staying.into_iter().flatten() {
             self.enlist(member);
         }
+        // Before others come into their slots.
+        self.under_way.keep_only(|slot| self.slots.get(slot).copied().flatten().is_some());
         let needed = (self.members.len() + coming.len()).min(MAX_SLOTS);
         if needed > self.index.slots() {
             self.begin_index_anew(needed);
@@ -327,25 +330,40 @@ impl State {
         self.members.push(member);
     }
 
-    fn sent(&mut self, endpoint: &str, placement: &Placement, now: Instant) -> Option<Sent> {
+    fn sent(&mut self, endpoint: &str, placement: &Placement) -> Option<Sent> {
         let at = self.position(endpoint)?;
-        self.count_request(now);
-        let first_new = self.hold(at, placement.ask(), now);
         let bytes_per_token = self.bytes_per_token();
-        let Predicted { bytes, hot, available, chosen } = placement.predicted;
+        let Predicted { bytes, chosen, .. } = placement.predicted;
+        // What does not fit into a cache is not computed: it is refused.
+        let bytes = self.capacity_bytes(at).map_or(bytes, |capacity| bytes.min(capacity));
+        let uncached = bytes.saturating_sub(chosen) as f64 / bytes_per_token;
+        let has_prefix = self.policy.basis == Basis::Prefix;
+        let slot = self.members.get(at)?.slot.filter(|_| has_prefix);
+        let under_way = slot.and_then(|slot| self.under_way.add(slot, placement.ask()));
+        let member = self.members.get_mut(at)?;
+        Some(Sent { part: member.load.add(uncached), under_way })
+    }
+
+    /// What is learned of prompts is learned here, of those alone that somebody computed.
+    fn served(&mut self, endpoint: &str, ask: &Ask, predicted: &Predicted, now: Instant) {
+        self.count_request(now);
+        let Some(at) = self.position(endpoint) else { return };
+        self.hold(at, ask, now);
+        let bytes_per_token = self.bytes_per_token();
+        let Predicted { bytes, hot, available, chosen } = *predicted;
         self.totals.available += available as f64 / bytes_per_token;
         self.totals.predicted += chosen as f64 / bytes_per_token;
-        let uncached = bytes.saturating_sub(chosen) as f64 / bytes_per_token;
         if bytes > 0 {
+            let uncached = bytes.saturating_sub(chosen) as f64 / bytes_per_token;
             self.average_uncached += AVERAGE * (uncached - self.average_uncached);
             self.reuse.known(available.saturating_sub(hot), bytes.saturating_sub(hot));
         }
-        let member = self.members.get_mut(at)?;
         let tokens = bytes as f64 / bytes_per_token;
-        member.routed_tokens += tokens as u64;
-        member.recent_tokens.add(tokens, now);
         self.totals.prompt += tokens;
-        Some(Sent { part: member.load.add(uncached), first_new })
+        if let Some(member) = self.members.get_mut(at) {
+            member.routed_tokens += tokens as u64;
+            member.recent_tokens.add(tokens, now);
+        }
     }
 
     fn count_request(&mut self, now: Instant) {

@@ -41,18 +41,23 @@ pub(super) fn envoy(admin: &str) -> Result<Evidence, String> {
 ///
 /// # Errors
 /// For an address that is none, or is another's.
-pub(super) fn sidecar(admin: &str, evidence: &mut Evidence) -> Result<(), String> {
+pub(super) fn sidecar(admin: &str, token: Option<&str>, evidence: &mut Evidence) -> Result<(), String> {
     let hint = "say where that is with --sidecar-admin: `attache run --admin-listen`, port 10002 by default";
     for (target, member, into) in
         [("/config", "backends", &mut evidence.sidecar), ("/attached", "attached", &mut evidence.attached)]
     {
-        let page = page(admin, target, OF_SIDECAR)
+        let page = page_with(admin, token, target, OF_SIDECAR)
             .and_then(|page| page.filter(|page| page.get(member).is_some()).ok_or(Mistaken::Other));
         match page {
             Ok(page) => *into = page,
             Err(Mistaken::Fault(fault)) if is_silence(&fault) => {
                 evidence.silence = Some(format!("at {admin}, {target}: {fault}"));
                 break;
+            }
+            Err(Mistaken::Token) => {
+                return Err(format!(
+                    "the sidecar's admin port at {admin} demands a token: name its file with --admin-token-file"
+                ));
             }
             Err(mistaken) => return Err(mistaken.explained(admin, "a sidecar's admin port", hint)),
         }
@@ -73,6 +78,8 @@ fn is_silence(fault: &Fault) -> bool {
 enum Mistaken {
     /// No answer.
     Fault(Fault),
+    /// It wants to be told a token.
+    Token,
     /// An answer of somebody else.
     Other,
 }
@@ -84,14 +91,22 @@ impl Mistaken {
                 format!("{address} is a gRPC port, such as the sidecar's --extproc-listen, and not {wanted}; {hint}")
             }
             Self::Fault(fault) => format!("no answer from {wanted} at {address}: {fault}; {hint}"),
-            Self::Other => format!("{address} is {}, and not {wanted}; {hint}", what_answers(address)),
+            Self::Token | Self::Other => format!("{address} is {}, and not {wanted}; {hint}", what_answers(address)),
         }
     }
 }
 
 /// A page of JSON; `None` for an answer that is no such page.
 fn page(address: &str, target: &str, bounds: Bounds) -> Result<Option<Value>, Mistaken> {
-    let answer = ask(Method::GET, address, target, b"", bounds).map_err(Mistaken::Fault)?;
+    page_with(address, None, target, bounds)
+}
+
+/// The same for those who know the token.
+fn page_with(address: &str, token: Option<&str>, target: &str, bounds: Bounds) -> Result<Option<Value>, Mistaken> {
+    let answer = ask(Method::GET, address, token, target, b"", bounds).map_err(Mistaken::Fault)?;
+    if answer.status == 401 {
+        return Err(Mistaken::Token);
+    }
     Ok(Some(answer).filter(|answer| answer.status == 200).and_then(|answer| parse(&answer.body).ok()))
 }
 
@@ -106,7 +121,7 @@ fn what_answers(address: &str) -> &'static str {
     if has("/server_info", "command_line_options") {
         return "Envoy's admin interface";
     }
-    match ask(Method::GET, address, "/", b"", OF_SIDECAR) {
+    match ask(Method::GET, address, None, "/", b"", OF_SIDECAR) {
         Ok(Answer { server, .. }) if server == "envoy" => "a listener of an Envoy, where clients call",
         _ => "an HTTP server of another kind, or a listener where clients call",
     }

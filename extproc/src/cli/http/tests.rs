@@ -30,7 +30,7 @@ fn answering(answer: &'static [u8]) -> (Result<Answer, Fault>, String) {
         listener.set_nonblocking(true).unwrap();
         request
     });
-    let answer = ask(Method::POST, &address, "/limits/reset?key=a", b"", BOUNDS);
+    let answer = ask(Method::POST, &address, None, "/limits/reset?key=a", b"", BOUNDS);
     (answer, server.join().unwrap().replace(&address, "ADDRESS"))
 }
 
@@ -69,10 +69,10 @@ fn what_is_cut_or_no_http_is_a_fault() {
 #[test]
 fn where_nobody_listens_the_error_says_what_to_do() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let error = ask_sidecar(Method::GET, &free, "/limits", b"").unwrap_err();
+    let error = ask_sidecar(Method::GET, &free, None, "/limits", b"").unwrap_err();
     assert!(error.contains(&free) && error.ends_with("say where it is with --admin HOST:PORT"), "{error}");
-    assert!(ask_sidecar(Method::GET, "nonsense", "/limits", b"").is_err());
-    assert!(ask_sidecar(Method::GET, "unix:/nowhere", "/limits", b"").is_err());
+    assert!(ask_sidecar(Method::GET, "nonsense", None, "/limits", b"").is_err());
+    assert!(ask_sidecar(Method::GET, "unix:/nowhere", None, "/limits", b"").is_err());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn an_address_may_be_written_as_a_url_wherever_one_is_given() {
         ("http://127.0.0.1:19000/config_dump", "without a path"),
         ("http://me@127.0.0.1:19000", "without a path or a user"),
     ] {
-        let error = ask_sidecar(Method::GET, written, "/limits", b"").unwrap_err();
+        let error = ask_sidecar(Method::GET, written, None, "/limits", b"").unwrap_err();
         assert!(error.contains(reason), "{written}: {error}");
     }
 
@@ -101,7 +101,7 @@ fn an_address_may_be_written_as_a_url_wherever_one_is_given() {
     let address = format!("http://{}/", listener.local_addr().unwrap());
     let server =
         thread::spawn(move || serve(listener.accept().unwrap().0, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
-    assert_eq!(ask_sidecar(Method::GET, &address, "/limits", b"").unwrap().body, b"{}");
+    assert_eq!(ask_sidecar(Method::GET, &address, None, "/limits", b"").unwrap().body, b"{}");
     let request = server.join().unwrap();
     assert!(request.contains(&format!("host: {}\r\n", &address[7..address.len() - 1])), "{request}");
 }
@@ -111,7 +111,7 @@ fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let bounds = Bounds { patience: Duration::from_millis(50), longest_bytes: 8 };
-    let fault = ask(Method::GET, &address, "/", b"", bounds).unwrap_err();
+    let fault = ask(Method::GET, &address, None, "/", b"", bounds).unwrap_err();
     assert!(matches!(fault, Fault::Silent(_)), "{fault}");
 }
 
@@ -131,7 +131,7 @@ fn a_grpc_port_is_told_from_other_things_that_are_no_http() {
             }
         }
     });
-    let fault = ask(Method::GET, &address, "/config_dump", b"", BOUNDS).unwrap_err();
+    let fault = ask(Method::GET, &address, None, "/config_dump", b"", BOUNDS).unwrap_err();
     assert!(matches!(fault, Fault::Grpc), "{fault}");
     server.join().unwrap();
 }
@@ -143,7 +143,7 @@ fn a_socket_of_the_file_system_is_asked_as_well() {
     let listener = UnixListener::bind(&path).unwrap();
     let server =
         thread::spawn(move || serve(listener.accept().unwrap().0, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
-    let answer = ask(Method::GET, &format!("unix:{}", path.display()), "/", b"", BOUNDS).unwrap();
+    let answer = ask(Method::GET, &format!("unix:{}", path.display()), None, "/", b"", BOUNDS).unwrap();
     assert_eq!((answer.status, answer.body), (200, b"{}".to_vec()));
     assert!(server.join().unwrap().contains("host: localhost\r\n"));
 }

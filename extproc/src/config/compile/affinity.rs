@@ -11,6 +11,7 @@ use crate::affinity::{AffinityPolicy, Canon, PlacementMode};
 use crate::config::diagnostic::{Diagnostic, Location, Severity};
 use crate::config::model::{self, ObjectName};
 use crate::config::resource::{AffinityTarget, CacheAffinityPolicy, Catalog, MetricsSpec, ServiceBackend};
+use crate::config::upstream::Credentials;
 use crate::config::value::HeaderName;
 
 /// CacheAffinityPolicies onto backends.
@@ -27,7 +28,40 @@ pub(super) struct Attachment {
     backend: usize,
     specificity: Specificity,
     policy: Arc<AffinityPolicy>,
+    pages: Pages,
     location: Location,
+}
+
+/// Whether a policy says how metrics pages are read, or whether.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    Said,
+    NotSaid,
+}
+
+/// What became of the policies.
+pub(super) struct Affinities {
+    /// By index of the backend, where one is attached.
+    pub(super) policies: HashMap<usize, Arc<AffinityPolicy>>,
+    /// The clusters of which a policy says how their metrics pages are read.
+    said: HashSet<Arc<str>>,
+}
+
+impl Affinities {
+    /// Has no metrics page read where requests go by TLS or with a key, unless a policy says so: they are providers, or servers that
+    /// are not to be spoken to in clear text, and pages are read so.
+    pub(super) fn leave_out_pages(&self, backends: &mut [model::Backend]) {
+        let is_guarded =
+            |backend: &&model::Backend| backend.tls.is_some() || !matches!(backend.credentials, Credentials::NotNeeded);
+        // The replicas of one Backend are one pool, whoever refers to it.
+        let guarded: HashSet<Arc<str>> =
+            backends.iter().filter(is_guarded).map(|backend| Arc::clone(&backend.cluster)).collect();
+        for backend in backends {
+            if guarded.contains(&backend.cluster) && !self.said.contains(&backend.cluster) {
+                Arc::make_mut(&mut backend.affinity).scraping = None;
+            }
+        }
+    }
 }
 
 /// How closely a policy's target names a backend: where several policies reach it, the closest wins.
@@ -44,14 +78,14 @@ impl<'a> AffinityStage<'a> {
     }
 
     /// The policies by backend, where one is attached. `read` is where the backends stand.
-    pub(super) fn finish(
-        self,
-        read: &Catalog<ServiceBackend>,
-        findings: &mut Vec<Diagnostic>,
-    ) -> HashMap<usize, Arc<AffinityPolicy>> {
+    pub(super) fn finish(self, read: &Catalog<ServiceBackend>, findings: &mut Vec<Diagnostic>) -> Affinities {
         self.report_shared_pools(findings);
         self.report_clear_text(read, findings);
-        self.attached.into_iter().map(|(backend, attachment)| (backend, attachment.policy)).collect()
+        let says = self.attached.values().filter(|attachment| attachment.pages == Pages::Said);
+        let cluster = |attachment: &Attachment| Some(Arc::clone(&self.backends.list.get(attachment.backend)?.cluster));
+        let said = says.filter_map(cluster).collect();
+        let policies = self.attached.into_iter().map(|(backend, attachment)| (backend, attachment.policy)).collect();
+        Affinities { policies, said }
     }
 
     /// The replicas of one Backend are one pool, with one index, whoever refers to it.
@@ -79,7 +113,8 @@ impl<'a> AffinityStage<'a> {
             let policy = attached.map_or(&*backend.affinity, |attached| &*attached.policy);
             let is_at_their_port = policy.scraping.as_ref().is_some_and(|scraping| scraping.port.is_none());
             // Of several that share a pool, the policy of the first holds.
-            if !seen.insert(&*backend.cluster) || backend.tls.is_none() || !is_at_their_port {
+            let is_said = attached.is_some_and(|attached| attached.pages == Pages::Said);
+            if !seen.insert(&*backend.cluster) || backend.tls.is_none() || !is_at_their_port || !is_said {
                 continue;
             }
             let message = format!(
@@ -94,7 +129,7 @@ impl<'a> AffinityStage<'a> {
                 None => Diagnostic::general(Severity::Warning, message),
             };
             findings.push(warning.with_help(
-                "attach a CacheAffinityPolicy with `metrics: {engine: none}`, or one that names the `port` where they are in clear text",
+                "leave `metrics` out, and none is asked for; or name the `port` where they are in clear text",
             ));
         }
     }
@@ -152,7 +187,8 @@ impl Stage for AffinityStage<'_> {
                 }
                 let policy = Arc::new(policy_of(name, spec, mode));
                 let location = target.location().clone();
-                attachments.push(Attachment { backend: index, specificity, policy, location });
+                let pages = if spec.metrics.is_some() { Pages::Said } else { Pages::NotSaid };
+                attachments.push(Attachment { backend: index, specificity, policy, pages, location });
             }
         }
         Some(attachments)

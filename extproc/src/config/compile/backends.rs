@@ -155,10 +155,10 @@ pub(super) struct ServiceBackends {
 }
 
 impl ServiceBackends {
-    pub(super) fn with_affinities(mut self, affinities: HashMap<usize, Arc<AffinityPolicy>>) -> Vec<model::Backend> {
+    pub(super) fn with_affinities(mut self, affinities: &HashMap<usize, Arc<AffinityPolicy>>) -> Vec<model::Backend> {
         for (backend, affinity) in affinities {
-            if let Some(backend) = self.list.get_mut(backend) {
-                backend.affinity = affinity;
+            if let Some(backend) = self.list.get_mut(*backend) {
+                backend.affinity = Arc::clone(affinity);
             }
         }
         self.list

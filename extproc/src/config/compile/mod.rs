@@ -102,11 +102,12 @@ pub fn compile(
 
     let rules_by_model = routes.rules_by_model(&mut build.diagnostics);
     let mut routes = routes.into_list();
-    let mut backends = service_backends.with_affinities(affinities);
+    let mut backends = service_backends.with_affinities(&affinities.policies);
     for backend in &mut backends {
         Arc::make_mut(&mut backend.affinity).canon.secret_seed = settings.affinity_secret;
     }
     let closed = keyed.apply(&mut backends);
+    affinities.leave_out_pages(&mut backends);
     let mut served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
     served.backends.retain(|backend| !closed.contains(backend));
     let gate_config = keys::gate_config(&settings, access, &routes);

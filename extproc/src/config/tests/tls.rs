@@ -132,7 +132,36 @@ fn https_in_clear_text_is_warned_of() {
 }
 
 #[test]
-fn metrics_in_clear_text_beside_tls_are_warned_of_until_somebody_says_what_is_meant() {
+fn no_page_is_asked_for_by_default_where_requests_go_by_tls_or_with_a_key() {
+    let pages = |text: &str| {
+        let outcome = compile_text(text, None);
+        assert_eq!(errors(&outcome), [""; 0], "{text}");
+        outcome.config.backends.iter().map(|backend| backend.affinity.scraping.is_some()).collect::<Vec<_>>()
+    };
+    let policy = |metrics: &str| {
+        format!(
+            "---\napiVersion: attache.dev/v1alpha1\nkind: CacheAffinityPolicy\nmetadata: {{name: p}}\n\
+             spec: {{targetRefs: [{{kind: Backend, name: x}}], indexBytes: 1048576{metrics}}}\n"
+        )
+    };
+    let key = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {apiKey: k}\n\
+               ---\napiVersion: aigateway.envoyproxy.io/v1beta1\nkind: BackendSecurityPolicy\nmetadata: {name: b}\n\
+               spec: {type: APIKey, apiKey: {secretRef: {name: s}}, \
+               targetRefs: [{group: aigateway.envoyproxy.io, kind: AIServiceBackend, name: x}]}\n";
+    let plain = server(IP, "");
+    let secure = server(NAME, ", tls: {wellKnownCACertificates: System}");
+    let keyed = plain.clone() + key;
+    assert_eq!(pages(&plain), [true]);
+    assert_eq!((pages(&secure), pages(&keyed)), (vec![false], vec![false]));
+    for guarded in [secure, keyed] {
+        assert_eq!(pages(&(guarded.clone() + &policy(""))), [false]);
+        assert_eq!(pages(&(guarded.clone() + &policy(", metrics: {engine: vllm}"))), [true]);
+        assert_eq!(pages(&(guarded + &policy(", metrics: {engine: none}"))), [false]);
+    }
+}
+
+#[test]
+fn metrics_in_clear_text_beside_tls_are_read_where_a_policy_says_so_and_warned_of() {
     let secure = server(NAME, ", tls: {wellKnownCACertificates: System}");
     let warned = |text: &str| -> Vec<String> {
         let outcome = compile_text(text, None);
@@ -146,10 +175,10 @@ fn metrics_in_clear_text_beside_tls_are_warned_of_until_somebody_says_what_is_me
              spec: {{targetRefs: [{{kind: Backend, name: x}}]{metrics}}}\n"
         )
     };
-    let [told] = &*warned(&secure) else { panic!() };
-    assert!(told.contains("the Backend default/x") && told.contains("`metrics: {engine: none}`"), "{told}");
-    assert_eq!(warned(&(secure.clone() + &affinity(""))).len(), 1);
-    assert_eq!(warned(&(secure.clone() + &affinity(", metrics: {engine: sglang}"))).len(), 1);
+    assert_eq!(warned(&secure), [""; 0], "none is asked for");
+    assert_eq!(warned(&(secure.clone() + &affinity(""))), [""; 0]);
+    let [told] = &*warned(&(secure.clone() + &affinity(", metrics: {engine: sglang}"))) else { panic!() };
+    assert!(told.contains("the Backend default/x") && told.contains("leave `metrics` out"), "{told}");
     for said in ["{engine: none}", "{port: 9100}", "{engine: triton}"] {
         assert_eq!(warned(&(secure.clone() + &affinity(&format!(", metrics: {said}")))), [""; 0], "{said}");
     }

@@ -39,7 +39,7 @@ struct Sites {
 impl Sites {
     fn new() -> Self {
         let config = config::compile(Documents::from_text("test.yaml", YAML), Settings::default(), 1, None).unwrap();
-        let memory = Memory { experience: Arc::default(), cooldown: Arc::default(), fleet: Arc::default() };
+        let memory = Memory::default();
         Self { config: config.config, memory, now: Instant::now(), requests: 0 }
     }
 
@@ -54,13 +54,14 @@ impl Sites {
             body: body.as_bytes(),
             headers: &Headers::default(),
             tenant: None,
+            witness: Witness::default(),
             model: &Arc::from("m"),
             entropy: xxh3_64(&self.requests.to_le_bytes()),
         };
         let rule = self.config.rule(RuleId { route: 0, rule: 0 }).unwrap();
         let placed = request.place(rule, &self.config, &self.memory, self.now).unwrap();
         let (candidate, reason) = placed.into_chosen().unwrap();
-        let ticket = candidate.pool.dispatch(&candidate.placement, self.now).unwrap();
+        let ticket = candidate.pool.dispatch(&candidate.placement).unwrap();
         (candidate.target.backend, reason, ticket)
     }
 

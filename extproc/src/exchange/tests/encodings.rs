@@ -12,9 +12,9 @@ const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
-fn gzip(text: &str) -> Vec<u8> {
+pub(super) fn gzip(text: impl AsRef<[u8]>) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.write_all(text.as_ref()).unwrap();
     encoder.finish().unwrap()
 }
 
@@ -41,7 +41,7 @@ fn begin(table: &mut Table, extra: &[(&str, &str)]) -> Option<Action> {
 }
 
 fn post_encoded(table: &mut Table, body: &Value, extra: &[(&str, &str)]) -> Action {
-    let encoded = gzip(&body.to_string());
+    let encoded = gzip(body.to_string());
     let length = encoded.len().to_string();
     let headers = [&[("content-encoding", "gzip"), ("content-length", &length)], extra].concat();
     assert!(begin(table, &headers).is_none());
@@ -120,11 +120,11 @@ fn a_coding_that_nobody_knows_is_refused_with_those_that_are_known() {
 }
 
 #[test]
-fn a_coding_that_lies_is_refused_before_the_body_is_complete() {
+fn a_coding_that_lies_is_refused_once_the_body_is_complete() {
     let mut table = Table::set(Profile::Streamed);
     assert!(begin(&mut table, &[("content-encoding", "gzip")]).is_none());
     let chunk = Bytes::from_static(b"{\"model\":");
-    let (status, reason, body) = refused(table.exchange.request_body(chunk, End::More, table.now).unwrap());
+    let (status, reason, body) = refused(table.exchange.request_body(chunk, End::Last, table.now).unwrap());
     assert_eq!((status, reason, body["error"]["type"].as_str()), (400, "encoded_body", Some("invalid_request_error")));
 }
 
@@ -198,7 +198,7 @@ fn a_cap_holds_in_an_encoded_answer() {
     released(table.decide(|state| Admission::Granted { states: vec![state] }));
     head(&mut table, "text/event-stream", "gzip");
     // All in one chunk, and more than the limit has.
-    let chunk = Bytes::from(gzip(&CONTENT.repeat(4_000)));
+    let chunk = Bytes::from(gzip(CONTENT.repeat(4_000)));
     let action = table.exchange.response_body(&chunk, End::Last, table.now).unwrap();
     assert!(matches!(action, Action::Wait), "it waits for room");
     let full = |growth: &Growth, table: &mut Table| {
@@ -348,7 +348,7 @@ fn what_breaks_in_an_encoded_answer_that_passes_is_charged_by_what_was_seen_befo
         ([told, &end[..end.len() - 4], b"abcd"].concat(), Outcome::Miscoded, Some(2)),
         ([&whole[..], b"garbage"].concat(), Outcome::Miscoded, Some(2)),
         // Members one behind the other are one body.
-        ([gzip(CONTENT), gzip(&format!("{CONTENT}{USAGE}{DONE}"))].concat(), Outcome::Answered(200), Some(2)),
+        ([gzip(CONTENT), gzip(format!("{CONTENT}{USAGE}{DONE}"))].concat(), Outcome::Answered(200), Some(2)),
     ] {
         for size in [5, body.len()] {
             let mut table = Table::set(Profile::Streamed);
@@ -427,7 +427,7 @@ fn an_answer_that_must_be_decoded_and_cannot_be_ends_in_an_error_behind_what_was
 
     // Something follows the end that the stream has said.
     for format in
-        [gzip(&format!("{CONTENT}{DONE}")), zstd::encode_all(format!("{CONTENT}{DONE}").as_bytes(), 1).unwrap()]
+        [gzip(format!("{CONTENT}{DONE}")), zstd::encode_all(format!("{CONTENT}{DONE}").as_bytes(), 1).unwrap()]
     {
         let mut table = Table::set(Profile::Streamed);
         released(table.post(&streamed(), &[]));

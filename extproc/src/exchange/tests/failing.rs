@@ -51,7 +51,6 @@ fn a_backend_of_a_name_that_is_not_resolved_can_fail_too() {
     assert_eq!(ask(&mut table).as_deref(), Some("default/spare"));
     fail(&mut table, &["", ""]);
     assert_eq!(ask(&mut table).as_deref(), Some("default/pool"), "all are out: the first is tried all the same");
-    assert_eq!(table.memory.cooldown.cooling(table.now), 3);
 }
 
 #[test]
@@ -105,4 +104,41 @@ fn an_error_in_the_place_of_an_answer_costs_nothing_and_counts_as_what_it_is() {
         }
         assert_eq!(table.memory.cooldown.cooling(table.now), usize::from(cools), "{body}");
     }
+}
+
+#[test]
+fn a_clients_own_errors_take_no_replica_from_others() {
+    for status in ["500", "501", "502", "503", "504", "505", "529"] {
+        let mut table = Table::set(Profile::Streamed);
+        for _ in 0..2 {
+            for upstream in ["10.0.0.1:80", "10.0.0.2:80"] {
+                table.again();
+                released(table.post(&chat("assistant"), &[]));
+                table.answer_head(status, "application/json", upstream);
+            }
+        }
+        assert_eq!(table.memory.cooldown.failing(), 0, "{status}");
+        let admits = |caller| table.memory.cooldown.admits_for("default/pool/10.0.0.1:80", caller, table.now);
+        assert!(admits(Witness { key: 1, tenant: 2 }), "{status}");
+        // What the server does not know how to do it does not do anywhere.
+        table.again();
+        let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+        let cluster = if matches!(status, "501" | "505") { "default/pool" } else { "default/spare" };
+        assert_eq!(set(&mutations, "x-attache-cluster"), Some(cluster), "{status}");
+    }
+}
+
+#[test]
+fn requests_that_are_refused_do_not_bring_back_a_replica_that_fails() {
+    let mut table = Table::set(Profile::Streamed);
+    for status in ["500", "400", "500"] {
+        for upstream in ["10.0.0.1:80", "10.0.0.2:80"] {
+            table.again();
+            released(table.post(&chat("assistant"), &[]));
+            table.answer_head(status, "application/json", upstream);
+        }
+    }
+    table.again();
+    let (mutations, _) = released(table.post(&chat("assistant"), &[]));
+    assert_eq!(set(&mutations, "x-attache-cluster"), Some("default/spare"));
 }

@@ -89,7 +89,7 @@ impl Sidecar {
     fn send(&self, prompt: &Ask) -> Ticket {
         let now = Instant::now();
         let placement = self.pool().place(prompt, |endpoint| &*endpoint.id == REPLICA, now);
-        self.pool().dispatch(&placement, now).unwrap()
+        self.pool().dispatch(&placement).unwrap()
     }
 
     /// Sends it, and it is answered.

@@ -120,7 +120,8 @@ async fn pools_come_and_go_with_the_configuration() {
 async fn keys_go_when_nobody_uses_them_for_an_hour() {
     let server = RedisServer::start().await;
     let [one, two] = Sidecar::several(2, &server.url()).await.try_into().ok().unwrap();
-    let _ticket = one.send(&prompt(1, 50));
+    let mut ticket = one.send(&prompt(1, 50));
+    ticket.answered(Answered::Well, None, Instant::now());
     two.predicts(&prompt(1, 50)).await;
     let mut connection = server.connection().await;
     for key in [LOG, LOADS] {

@@ -76,7 +76,7 @@ impl Bed {
     pub(super) fn send(&mut self, ask: &Ask) {
         self.pass_time();
         let placement = self.place(ask, self.now);
-        if let Some(ticket) = self.dispatch(&placement, self.now) {
+        if let Some(ticket) = self.dispatch(&placement) {
             self.end(ticket, &placement, self.now);
         }
     }
@@ -87,8 +87,8 @@ impl Bed {
     }
 
     /// What it waits for then.
-    pub(super) fn dispatch(&self, placement: &Placement, now: Instant) -> Option<Ticket> {
-        self.pool.dispatch(placement, now)
+    pub(super) fn dispatch(&self, placement: &Placement) -> Option<Ticket> {
+        self.pool.dispatch(placement)
     }
 
     /// What happens at its answer: all that was predicted came from the cache.

@@ -85,7 +85,7 @@ fn run(bed: &Bed, thread: u64, work: Work, time: Duration) -> Result<usize> {
         };
         let ask = bed.ask(Arc::new(with_new_end(chain, thread << 32 | requests as u64)));
         let placement = bed.place(&ask, now);
-        let ticket = bed.dispatch(&placement, now).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
+        let ticket = bed.dispatch(&placement).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
         bed.end(ticket, &placement, now);
         now += BETWEEN;
         requests += 1;

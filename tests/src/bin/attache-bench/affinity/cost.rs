@@ -119,8 +119,7 @@ fn of(
             let read = Instant::now();
             let placement = bed.place(&ask, bed.now());
             let placed = Instant::now();
-            let ticket =
-                bed.dispatch(&placement, bed.now()).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
+            let ticket = bed.dispatch(&placement).ok_or_else(|| Error::unexpected("a place for each", "none"))?;
             let dispatched = Instant::now();
             bed.end(ticket, &placement, bed.now());
             samples.push(Sample {
