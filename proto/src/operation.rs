@@ -468,7 +468,8 @@ mod tests {
 
     #[test]
     fn an_operations_dialect_is_that_of_its_path() {
-        for operation in Operation::ALL {
+        // What we answer ourselves, we answer in either.
+        for operation in Operation::ALL.into_iter().filter(|operation| operation.is_forwarded()) {
             for path in operation.paths() {
                 assert_eq!(operation.dialect(), Dialect::of_path(path, ""), "{path}");
             }
