@@ -28,6 +28,7 @@ mod asking;
 mod backoff;
 #[cfg(test)]
 mod bad_input;
+#[cfg(test)]
 mod body_memory;
 #[cfg(test)]
 mod caps;
