@@ -82,8 +82,10 @@ async fn they_ask_for_metrics_and_labels_that_a_sidecar_has() {
         pool(),
         route("r", "m", "{name: pool}"),
         route("poor", "poor", "{name: pool}"),
+        route("keyed", "keyed", "{name: pool, headerMutation: {set: [{name: authorization, value: Bearer old}]}}"),
         key("a", "acme", "r"),
         key("b", "acme", "poor"),
+        key("c", "acme", "keyed"),
         limits(
             "r",
             "{name: t, per: [key], limit: 10, window: 300d, shadow: true}, {name: u, per: [key], limit: 100000, window: 300d}",
@@ -102,6 +104,8 @@ async fn they_ask_for_metrics_and_labels_that_a_sidecar_has() {
         [poor.chat(&chat("poor")).await.unwrap().status, poor.chat(&chat("poor")).await.unwrap().status],
         [200, 429]
     );
+    let keyed = stack.client().with_key("sk-c").with_header("x-sim-fault", "status=401");
+    assert_eq!(keyed.chat(&chat("keyed")).await.unwrap().status, 502);
     counted(&stack, "served", 5).await;
 
     let envoy = format!("{}/stats/prometheus", stack.gateway.envoy.admin_url());
