@@ -5,7 +5,8 @@ use std::sync::Arc;
 use attache::{
     config::{self, Config, Documents, model::Settings},
     limit::{
-        CostContext, CounterKey, CounterState, Hold, Limit, Priority, RedisOptions, RedisStore, Store as _, Subject,
+        CostContext, CounterKey, CounterState, Hold, Limit, ModelGroups, Priority, RedisOptions, RedisStore,
+        Store as _, Subject,
     },
 };
 
@@ -72,6 +73,7 @@ impl Counters {
             tenant: Some(tenant),
             priority: Priority::Normal,
             context: &context,
+            groups: ModelGroups::default(),
             model_class: None,
             label: &|_| None,
             header: &|_| None,

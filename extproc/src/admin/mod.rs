@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::config::host::HostName;
+use crate::config::model::{RuleMatch, ValueMatch};
 use crate::config::upstream::{Credentials, Mutation};
 use crate::readiness::Readiness;
 use crate::telemetry::PoolFigures;
@@ -125,6 +127,15 @@ fn mutation(mutation: &Mutation) -> Value {
     })
 }
 
+/// How a match that names no model says which it is about.
+fn pattern(one: &RuleMatch) -> Option<&str> {
+    match &one.model {
+        Some(ValueMatch::Exact(_)) => None,
+        Some(ValueMatch::Pattern(pattern)) => Some(pattern.as_str()),
+        None => Some(".*"),
+    }
+}
+
 /// The configuration as JSON, without key hashes and keys.
 fn describe(config: &Config) -> Value {
     let rules = |route: &crate::config::model::Route| -> Vec<Value> {
@@ -134,7 +145,8 @@ fn describe(config: &Config) -> Value {
             .map(|rule| {
                 json!({
                     "name": rule.name.as_deref(),
-                    "models": rule.matches.iter().map(|one| &*one.model).collect::<Vec<_>>(),
+                    "models": rule.matches.iter().filter_map(|one| one.model_name().map(|name| &**name)).collect::<Vec<_>>(),
+                    "model_patterns": rule.matches.iter().filter_map(pattern).collect::<Vec<_>>(),
                     "targets": rule.targets.iter().map(|target| json!({
                         "backend": config.backends.get(target.backend).map(|backend| backend.name.to_string()),
                         "priority": target.priority,
@@ -161,6 +173,7 @@ fn describe(config: &Config) -> Value {
         "pass_through": config.gate_config.pass_through.keys().collect::<Vec<_>>(),
         "routes": config.routes.iter().map(|route| json!({
             "name": &*route.id,
+            "hosts": route.hosts.iter().map(HostName::text).collect::<Vec<_>>(),
             "rules": rules(route),
             "limits": route.limits.iter().map(|limit| &*limit.id).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),

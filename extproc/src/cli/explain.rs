@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use attache::affinity::PrefixScope;
 use attache::affinity::prefix::{Canon, Measured, Prompt};
-use attache::config::model::{Config, Target};
+use attache::config::model::{Config, MatchId, Target};
 use attache::config::{self, Outcome};
 use attache_proto::Operation;
 use attache_proto::request::{self, SegmentKind};
@@ -105,7 +105,11 @@ struct Scope {
 }
 
 fn scopes(config: &Config, model: &str, cache_salt: Option<u64>) -> Vec<Scope> {
-    let rules = config.rules_by_model.get(model).into_iter().flatten().filter_map(|id| config.rule(*id));
+    let matches = config.rules_by_model.get(model).unwrap_or(&config.open_matches);
+    let is_about = |id: &&MatchId| config.rule_match(**id).is_some_and(|found| found.is_about(model));
+    let mut ids: Vec<_> = matches.iter().filter(is_about).map(|id| id.rule).collect();
+    ids.dedup();
+    let rules = ids.into_iter().filter_map(|id| config.rule(id));
     let scope = |target: &Target| {
         let backend = config.backends.get(target.backend)?;
         let served_model = target.model_override.as_deref().unwrap_or(model);

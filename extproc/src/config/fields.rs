@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::diagnostic::{Diagnostic, Location, Source};
+use super::diagnostic::{Diagnostic, Location, Severity, Source};
 use super::node::{Entry, Node, Value};
 
 /// What can be read from a node. `None` says that an error was reported, or a warning that this is not served here.
@@ -95,6 +95,8 @@ pub(super) struct Fields<'a> {
     entries: &'a [Entry],
     log: &'a mut Log,
     known: Vec<&'static str>,
+    /// Those without which more is meant than with them.
+    narrowing: &'static [&'static str],
 }
 
 impl<'a> Fields<'a> {
@@ -102,7 +104,20 @@ impl<'a> Fields<'a> {
     pub(super) fn read<T>(node: &Node, log: &mut Log, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Option<T> {
         Self::peek(node, log, |fields| {
             let value = read(fields);
-            fields.report_leftovers();
+            fields.report_leftovers(Severity::Warning);
+            value
+        })
+    }
+
+    /// The same for a mapping of conditions: one that nobody asked for is an error, for without it more would be meant.
+    pub(super) fn read_strictly<T>(
+        node: &Node,
+        log: &mut Log,
+        read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+    ) -> Option<T> {
+        Self::peek(node, log, |fields| {
+            let value = read(fields);
+            fields.report_leftovers(Severity::Error);
             value
         })
     }
@@ -116,7 +131,7 @@ impl<'a> Fields<'a> {
                 "write `field: value` lines",
             );
         };
-        read(&mut Fields { node, entries, log, known: Vec::new() })
+        read(&mut Fields { node, entries, log, known: Vec::new(), narrowing: &[] })
     }
 
     /// An optional field. Null counts as absent, as it does in Kubernetes.
@@ -140,6 +155,24 @@ impl<'a> Fields<'a> {
     /// An optional list; absent is empty.
     pub(super) fn list<T: FromNode>(&mut self, name: &'static str) -> Option<Vec<T>> {
         if self.has(name) { self.take(name) } else { Some(Vec::new()) }
+    }
+
+    /// The same; of more items than the CRD takes, which Kubernetes refuses, there is a warning.
+    pub(super) fn list_of_at_most<T: FromNode>(&mut self, name: &'static str, most: usize) -> Option<Vec<T>> {
+        self.warn_above(name, most);
+        self.list(name)
+    }
+
+    /// Warns of a list that has more items than the CRD takes.
+    pub(super) fn warn_above(&mut self, name: &'static str, most: usize) {
+        let Some(entry) = self.find(name) else { return };
+        if let Value::Sequence(items) = &entry.value.value
+            && let Some(first) = items.get(most)
+        {
+            let here = self.log.location(first);
+            let message = format!("`{name}` has {} items: in Kubernetes it takes at most {most}", items.len());
+            self.log.push(Diagnostic::warning(&here, message).with_help("put those that follow into another object"));
+        }
     }
 
     /// A field that must be there.
@@ -171,6 +204,11 @@ impl<'a> Fields<'a> {
             return None;
         }
         self.require(name)
+    }
+
+    /// Makes it an error to misspell one of these: the object would mean more without it.
+    pub(super) fn narrowed_by(&mut self, names: &'static [&'static str]) {
+        self.narrowing = names;
     }
 
     /// Fields that are rightly there and say nothing to us.
@@ -237,16 +275,23 @@ impl<'a> Fields<'a> {
         self.entries.iter().find(|entry| &*entry.key == name)
     }
 
-    fn report_leftovers(&mut self) {
+    fn report_leftovers(&mut self, severity: Severity) {
         for Entry { key, key_span, .. } in self.entries.iter().filter(|entry| !self.known.contains(&&*entry.key)) {
             let here = self.log.at(key_span.clone());
-            let warning = Diagnostic::warning(&here, format!("unknown field {}", quote(key)));
-            let help = match meant(key, &self.known) {
+            let message = format!("unknown field {}", quote(key));
+            let meant = meant(key, &self.known);
+            let severity =
+                if meant.is_some_and(|meant| self.narrowing.contains(&meant)) { Severity::Error } else { severity };
+            let unknown = match severity {
+                Severity::Warning => Diagnostic::warning(&here, message),
+                Severity::Error => Diagnostic::error(&here, message),
+            };
+            let help = match meant {
                 _ if &**key == "<<" => "merge keys are not YAML 1.2: write the fields out".to_owned(),
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => "it has no effect; remove it".to_owned(),
             };
-            self.log.push(warning.with_help(help));
+            self.log.push(unknown.with_help(help));
         }
     }
 }

@@ -14,6 +14,8 @@ use attache_gate::{ConfigDigest, Gate, GateConfig, UnattachedStatus};
 use attache_proto::Usage;
 use attache_proto::pass_through::PathPattern;
 
+use super::host::HostName;
+use super::pattern::Pattern;
 use super::tls::UpstreamTls;
 use super::upstream::{Api, Credentials, Mutation};
 use crate::affinity::{AffinityPolicy, SecretSeed};
@@ -39,8 +41,11 @@ pub struct Config {
     pub backends: Vec<Backend>,
     /// The Secrets that hold keys to upstreams, whether they are among the documents or not.
     pub secrets: BTreeSet<ObjectName>,
-    /// For each model name, the rules that match it, most specific first.
-    pub rules_by_model: HashMap<Arc<str>, Vec<RuleId>>,
+    /// For each model name that a rule gives, the matches that requests for it may meet, those by patterns and without a model
+    /// among them: most specific first.
+    pub rules_by_model: HashMap<Arc<str>, Vec<MatchId>>,
+    /// The matches that requests for any other model may meet, most specific first.
+    pub open_matches: Vec<MatchId>,
 }
 
 impl Config {
@@ -52,6 +57,19 @@ impl Config {
     /// The rule that `id` names.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
         self.route(id)?.rules.get(id.rule)
+    }
+
+    /// The match that `id` names.
+    pub fn rule_match(&self, id: MatchId) -> Option<&RuleMatch> {
+        self.rule(id.rule)?.matches.get(id.index)
+    }
+
+    /// What is known of a model by the name that a client gave it, where `rule` serves it.
+    pub fn model_named(&self, name: &str, rule: &Rule) -> ModelName {
+        match self.rules_by_model.get_key_value(name) {
+            Some((name, _)) => ModelName { name: Arc::clone(name), group: None },
+            None => ModelName { name: Arc::from(name), group: Some(Arc::clone(&rule.label)) },
+        }
     }
 
     /// Whether every limit is known that a request has to keep to which `rule` sends to `backend`.
@@ -146,6 +164,32 @@ pub struct RuleId {
     pub rule: usize,
 }
 
+/// Where a match stands: in [`Rule::matches`] of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatchId {
+    /// The rule.
+    pub rule: RuleId,
+    /// Index into [`Rule::matches`].
+    pub index: usize,
+}
+
+/// The name of a model, and what stands for it wherever names must not grow without a bound: in metrics, in what is learned, and
+/// in the counters of limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelName {
+    /// The name.
+    pub name: Arc<str>,
+    /// The [`Rule::label`] that stands for it; `None` where the name is one of the configuration's.
+    pub group: Option<Arc<str>>,
+}
+
+impl ModelName {
+    /// What stands for it.
+    pub fn bounded(&self) -> &Arc<str> {
+        self.group.as_ref().unwrap_or(&self.name)
+    }
+}
+
 /// Whether the limits of something are known. Where a policy with errors leaves that open, nothing of it is served: a limit that
 /// nobody reads is a budget that anybody may overdraw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +207,8 @@ pub struct Route {
     pub name: ObjectName,
     /// `namespace/name` as text, made once.
     pub id: Arc<str>,
+    /// The hosts that it serves; empty is all of them.
+    pub hosts: Vec<HostName>,
     /// Its rules, in document order.
     pub rules: Vec<Rule>,
     /// Limits of every policy that targets this route as a whole.
@@ -182,7 +228,9 @@ pub struct Route {
 pub struct Rule {
     /// The rule's name, if it has one; `sectionName` of a policy refers to it.
     pub name: Option<Arc<str>>,
-    /// Any of these matches.
+    /// `namespace/route/rule`, by its name or else its place in the route: what stands for models that only a pattern names.
+    pub label: Arc<str>,
+    /// Any of these matches; never empty.
     pub matches: Vec<RuleMatch>,
     /// Where such requests may go; never empty.
     pub targets: Vec<Target>,
@@ -194,17 +242,63 @@ pub struct Rule {
     pub models_owned_by: Arc<str>,
     /// When `/v1/models` says the model was made, in seconds since 1970.
     pub models_created_at: u64,
+    /// Whether `/v1/models` lists its models.
+    pub is_listed: bool,
     /// How long Envoy waits for a complete answer; `None` is no bound.
     pub request_timeout: Option<Duration>,
 }
 
 /// All of its conditions must hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RuleMatch {
-    /// The model asked for.
-    pub model: Arc<str>,
-    /// Further headers, lower-case names, with the exact values they must have.
-    pub headers: Vec<(Arc<str>, Arc<str>)>,
+    /// The model asked for; `None` is any.
+    pub model: Option<ValueMatch>,
+    /// Further headers, lower-case names, with what their values must be.
+    pub headers: Vec<(Arc<str>, ValueMatch)>,
+}
+
+/// What a value must be.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ValueMatch {
+    /// This one.
+    Exact(Arc<str>),
+    /// As the expression says.
+    Pattern(Pattern),
+}
+
+impl RuleMatch {
+    /// The one model that it is about, if it names one.
+    pub fn model_name(&self) -> Option<&Arc<str>> {
+        match &self.model {
+            Some(ValueMatch::Exact(name)) => Some(name),
+            Some(ValueMatch::Pattern(_)) | None => None,
+        }
+    }
+
+    /// Whether it is about this model, among others perhaps.
+    pub fn is_about(&self, model: &str) -> bool {
+        self.model.as_ref().is_none_or(|wanted| wanted.is(model))
+    }
+
+    /// Whether the further headers are as it wants them. `header` answers with a request header's value by its lower-case name.
+    pub fn holds_for<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> bool {
+        self.headers.iter().all(|(name, wanted)| header(name).is_some_and(|value| wanted.is(value)))
+    }
+
+    /// The larger wins, as Envoy Gateway orders routes: by the number of conditions, then of those that are exact.
+    pub fn specificity(&self) -> (usize, usize) {
+        let conditions = || self.model.iter().chain(self.headers.iter().map(|(_, value)| value));
+        (conditions().count(), conditions().filter(|value| matches!(value, ValueMatch::Exact(_))).count())
+    }
+}
+
+impl ValueMatch {
+    fn is(&self, value: &str) -> bool {
+        match self {
+            Self::Exact(wanted) => **wanted == *value,
+            Self::Pattern(pattern) => pattern.matches(value),
+        }
+    }
 }
 
 /// One way to serve a rule's requests.

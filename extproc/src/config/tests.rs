@@ -17,7 +17,7 @@ use std::time::Duration;
 use attache_gate::Access;
 use proptest::prelude::*;
 
-use super::model::{CostSource, EndpointAddress, LimitsKnown, RuleId, Settings};
+use super::model::{CostSource, EndpointAddress, LimitsKnown, RuleId, Settings, ValueMatch};
 use super::report::{Style, Verdict};
 use super::*;
 use crate::affinity::{DebugHeaders, PlacementMode, Tenancy};
@@ -77,6 +77,11 @@ spec:
 
 fn client_key(spec: &str) -> String {
     format!("apiVersion: attache.dev/v1alpha1\nkind: ClientKey\nmetadata: {{name: app}}\nspec: {{{spec}}}\n---\n")
+}
+
+/// The rules of a model's matches, in their order.
+fn rules_for(config: &Config, model: &str) -> Vec<RuleId> {
+    config.rules_by_model[model].iter().map(|found| found.rule).collect()
 }
 
 fn models(config: &Config) -> Vec<&str> {
@@ -155,7 +160,7 @@ fn a_key_pasted_in_place_of_its_digest_is_shown_to_nobody() {
 fn rules_of_two_routes_for_one_model_are_both_kept_and_the_second_is_warned_of() {
     let outcome = compile_text(&(backend("a", 1) + &route("first", "m", "a") + &route("second", "m", "a")), None);
     let ids = [0, 1].map(|route| RuleId { route, rule: 0 });
-    assert_eq!(outcome.config.rules_by_model["m"], ids);
+    assert_eq!(rules_for(&outcome.config, "m"), ids);
     assert_eq!(errors(&outcome), [""; 0]);
     assert!(outcome.diagnostics.iter().any(|finding| finding.message.contains("is shadowed")));
 }
@@ -196,7 +201,7 @@ fn documents_become_the_configuration_they_describe() {
     let targets: Vec<_> = chat.targets.iter().map(|target| (target.backend, target.weight, target.priority)).collect();
     assert_eq!(targets, [(0, 3, 0), (1, 1, 1)]);
     assert_eq!(chat.targets[0].model_override.as_deref(), Some("meta-llama/Llama-3.1-8B-Instruct"));
-    assert_eq!(gold.matches[0].headers, [(Arc::from("x-tier"), Arc::from("gold"))]);
+    assert_eq!(gold.matches[0].headers, [(Arc::from("x-tier"), ValueMatch::Exact("gold".into()))]);
 
     let limits: Vec<_> =
         route.limits.iter().map(|limit| (&*limit.id, limit.amount, limit.window.longest().as_secs())).collect();
@@ -248,8 +253,8 @@ fn the_closest_affinity_policy_wins_and_each_backend_gets_a_mode_that_suits_it()
 fn the_rule_with_most_header_conditions_comes_first() {
     let outcome = compile_text(GATEWAY, None);
     let rule = |rule| RuleId { route: 0, rule };
-    assert_eq!(outcome.config.rules_by_model["chat"], [rule(1), rule(0)]);
-    assert_eq!(outcome.config.rules_by_model["4.5"], [rule(0)]);
+    assert_eq!(rules_for(&outcome.config, "chat"), [rule(1), rule(0)]);
+    assert_eq!(rules_for(&outcome.config, "4.5"), [rule(0)]);
 }
 
 #[test]
@@ -457,7 +462,7 @@ proptest! {
             prop_assert!(target.backend < config.backends.len());
         }
         for id in config.rules_by_model.values().flatten() {
-            prop_assert!(config.routes.get(id.route).and_then(|route| route.rules.get(id.rule)).is_some());
+            prop_assert!(config.rule_match(*id).is_some());
         }
         prop_assert!(config.backends.iter().all(|backend| !backend.endpoints.is_empty()));
     }

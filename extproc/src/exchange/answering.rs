@@ -207,7 +207,8 @@ impl Exchange {
         let counted = answer.finished(&plan.estimate, plan.unreported);
         if let Some(Counted::Reported(usage)) = &counted {
             let (tenant, key_id) = (self.tenant(), self.key_id());
-            self.memory.experience.learn(&plan.served_model, tenant, key_id, &plan.lesson(usage, &answer));
+            let lesson = plan.lesson(usage, &answer);
+            self.memory.experience.learn(plan.served_model.bounded(), tenant, key_id, &lesson);
             if let Some(ticket) = self.ticket.take() {
                 ticket.finish(plan.text_tokens(usage), usage.cached_input, now);
             }

@@ -54,7 +54,8 @@ impl Asked {
                 Self::resolved(resolution, scan, head, config)
             }
             Ok(None) => {
-                let (rule, model) = passage.first().ok_or_else(|| no_backend(head.dialect))?;
+                let (rule, model) =
+                    passage.first(head.headers.only(":authority")).ok_or_else(|| no_backend(head.dialect))?;
                 Ok(Self { scan: RequestScan::without_model(model.to_string()), rule })
             }
         }
@@ -73,7 +74,8 @@ impl Asked {
                 Err(LocalResponse::refusal(&config.gate.key_not_attached(quoted(&scan.model), dialect)))
             }
             Resolution::Unknown => {
-                let similar = models::similar(config, head.caller.as_ref(), &scan.model);
+                let similar =
+                    models::similar(config, head.caller.as_ref(), head.headers.only(":authority"), &scan.model);
                 Err(model_not_found(&scan.model, similar, dialect))
             }
         }

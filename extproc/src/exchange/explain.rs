@@ -107,7 +107,7 @@ pub fn explain<'c>(
         return Err(no_route());
     };
     let (route, rule) = config.route(id).zip(config.rule(id)).ok_or_else(no_route)?;
-    let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(no_route)?;
+    let model = config.model_named(&scan.model, rule);
     let request = Request {
         operation: question.operation,
         scan: &scan,
@@ -115,13 +115,13 @@ pub fn explain<'c>(
         headers: question.headers,
         tenant: question.tenant,
         witness: Witness::default(),
-        model,
+        model: &model,
         entropy: question.entropy,
     };
     let Placed { candidates, choice } = request.place(rule, config, memory, now).ok_or(Unexplained::NoBackend)?;
     let prompt = candidates.first().and_then(|candidate| candidate.placement.ask().prompt.clone());
     Ok(Explanation {
-        model: Arc::clone(model),
+        model: Arc::clone(&model.name),
         route: Arc::clone(&route.id),
         prompt_bytes: prompt.as_ref().map(|prompt| prompt.bytes),
         blocks: prompt.map_or(0, |prompt| prompt.blocks.len()),
@@ -136,7 +136,7 @@ fn site(candidate: Candidate<'_>, now: Instant) -> SiteExplanation<'_> {
     SiteExplanation {
         target,
         backend,
-        served_model: Arc::clone(served_model),
+        served_model: served_model.name,
         hot_blocks: placement.hot_blocks,
         bytes_per_token: placement.bytes_per_token,
         by_session: placement.ask().session.is_some(),

@@ -349,6 +349,7 @@ mod tests {
             tenant: None,
             priority: Priority::Normal,
             context: &context,
+            groups: crate::limit::ModelGroups::default(),
             model_class: None,
             label: &|_| None,
             header: &|_| None,

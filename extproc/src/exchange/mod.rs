@@ -614,8 +614,8 @@ impl Exchange {
     fn describe(&mut self, plan: &Plan) {
         let (config, placement) = (Arc::clone(&self.config), plan.placement.reason);
         self.note(|summary| {
-            summary.model = Some(Arc::clone(&plan.model));
-            summary.served_model = Some(Arc::clone(&plan.served_model));
+            summary.model = Some(Arc::clone(plan.model.bounded()));
+            summary.served_model = Some(Arc::clone(plan.served_model.bounded()));
             summary.route = config.route(plan.rule).map(|route| Arc::clone(&route.id));
             summary.cluster = config.backends.get(plan.backend).map(|backend| Arc::clone(&backend.cluster));
             summary.placement = Some(placement);

@@ -13,13 +13,14 @@ use crate::route::models::{self, Item};
 /// The answer to a request for models, in the form in which the caller asks. About a model that the caller may not ask for it says what
 /// a request to it would get.
 pub(super) fn answer(config: &Config, passed: &Passed, headers: &Headers) -> LocalResponse {
+    let authority = headers.only(":authority");
     let caller = passed.caller.as_ref();
     let path = headers.get(":path").unwrap_or_default();
     let dialect = asked_in(headers, path, &config.settings.path_prefix);
     let body = match Operation::model_in_path(path, &config.settings.path_prefix) {
         Some(name) => {
             let unescaped = || models::unescaped(name).map_or(Cow::Borrowed(name), Cow::Owned);
-            match models::item(config, caller, name, dialect) {
+            match models::item(config, caller, authority, name, dialect) {
                 Item::Listed(body) => body,
                 Item::NotAttached => {
                     let name = unescaped();
@@ -27,11 +28,11 @@ pub(super) fn answer(config: &Config, passed: &Passed, headers: &Headers) -> Loc
                 }
                 Item::Unknown => {
                     let name = unescaped();
-                    return plan::model_not_found(&name, models::similar(config, caller, &name), dialect);
+                    return plan::model_not_found(&name, models::similar(config, caller, authority, &name), dialect);
                 }
             }
         }
-        None => models::list(config, caller, dialect),
+        None => models::list(config, caller, authority, dialect),
     };
     LocalResponse { status: 200, headers: Vec::new(), body, reason: "models" }
 }

@@ -12,7 +12,7 @@ use super::event::Headers;
 use super::plan::Memory;
 use crate::affinity::prefix;
 use crate::affinity::{Ask, Basis, Canon, Placement, Pool, PrefixChain, PrefixScope, Tenancy};
-use crate::config::model::{Backend, Config, Endpoint, Rule, Target};
+use crate::config::model::{Backend, Config, Endpoint, ModelName, Rule, Target};
 use crate::route::{
     self, Witness,
     site::{self, Choice, Site, SiteReason},
@@ -23,7 +23,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is known of a request that is to be placed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request<'a, 'c> {
+pub(super) struct Request<'a> {
     pub(super) operation: Operation,
     pub(super) scan: &'a RequestScan,
     pub(super) body: &'a [u8],
@@ -31,8 +31,8 @@ pub(super) struct Request<'a, 'c> {
     pub(super) tenant: Option<&'a str>,
     /// Who asks, for endpoints that have failed him.
     pub(super) witness: Witness,
-    /// The model asked for, as the configuration writes it.
-    pub(super) model: &'c Arc<str>,
+    /// The model asked for.
+    pub(super) model: &'a ModelName,
     /// A fresh random number.
     pub(super) entropy: u64,
 }
@@ -43,7 +43,7 @@ pub(super) struct Candidate<'a> {
     pub(super) target: &'a Target,
     pub(super) backend: &'a Backend,
     /// The model as the target knows it.
-    pub(super) served_model: &'a Arc<str>,
+    pub(super) served_model: ModelName,
     pub(super) pool: Arc<Pool>,
     pub(super) placement: Placement,
 }
@@ -63,9 +63,9 @@ impl<'a> Placed<'a> {
     }
 }
 
-impl<'c> Request<'_, 'c> {
+impl Request<'_> {
     /// Places it among the targets of a rule. `None` where nobody is there.
-    pub(super) fn place(
+    pub(super) fn place<'c>(
         &self,
         rule: &'c Rule,
         config: &'c Config,
@@ -79,9 +79,12 @@ impl<'c> Request<'_, 'c> {
             .into_iter()
             .filter_map(|target| Some((target, config.backends.get(target.backend)?)))
             .map(|(target, backend)| {
-                let served_model = target.model_override.as_ref().unwrap_or(self.model);
+                let served_model = match &target.model_override {
+                    Some(name) => ModelName { name: Arc::clone(name), group: None },
+                    None => self.model.clone(),
+                };
                 let pool = memory.fleet.pool(backend, now);
-                let ask = self.ask(prompts.by(&backend.affinity.canon), served_model, backend);
+                let ask = self.ask(prompts.by(&backend.affinity.canon), &served_model.name, backend);
                 let placement = pool.place(&ask, admits, now);
                 Candidate { target, backend, served_model, pool, placement }
             })
@@ -125,7 +128,7 @@ struct Prompt {
 /// A request's prompt in all readings: read once by each canon, and most often there is one. Sites differ in the scope of a
 /// prompt, not in its text.
 struct Prompts<'r, 'c> {
-    request: &'r Request<'r, 'c>,
+    request: &'r Request<'r>,
     read: Vec<(&'c Canon, Prompt)>,
 }
 
@@ -150,7 +153,7 @@ impl Candidate<'_> {
     fn site(&self) -> Site {
         let policy = &self.backend.affinity;
         Site {
-            id: format!("{} {}", self.backend.name, self.served_model),
+            id: format!("{} {}", self.backend.name, self.served_model.name),
             weight: self.target.weight,
             cost: self.placement.cost,
             patience: (policy.basis == Basis::Prefix).then(|| policy.weights.far.max(LEAST_PATIENCE)),

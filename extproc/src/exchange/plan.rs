@@ -21,11 +21,11 @@ use super::placing::{Candidate, Placed, Request};
 use super::response::Answer;
 use super::upstream::{self, Access, Rewrite};
 use crate::affinity::{Fleet, Placement, PlacementMode, Pool};
-use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, RuleId};
+use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, ModelName, RuleId};
 use crate::config::upstream::{Credentials, Mutation};
 use crate::limit::{
-    CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, Priority, Prompt, Reservation,
-    ReserveRequest, Subject,
+    CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, ModelGroups, Priority, Prompt,
+    Reservation, ReserveRequest, Subject,
 };
 use crate::route::site::SiteReason;
 use crate::route::{self, CoolDown};
@@ -34,8 +34,8 @@ use crate::route::{self, CoolDown};
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) rule: RuleId,
-    pub(super) model: Arc<str>,
-    pub(super) served_model: Arc<str>,
+    pub(super) model: ModelName,
+    pub(super) served_model: ModelName,
     pub(super) backend: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) placement: Placement,
@@ -83,7 +83,7 @@ pub(super) fn plan(
     let Asked { scan, rule: rule_id } = Asked::read(body, head, config)?;
     let unknown = || model_not_found(&scan.model, None, dialect);
     let (route, rule) = config.route(rule_id).zip(config.rule(rule_id)).ok_or_else(unknown)?;
-    let (model, _) = config.rules_by_model.get_key_value(scan.model.as_str()).ok_or_else(unknown)?;
+    let model = config.model_named(&scan.model, rule);
     let request = Request {
         operation: head.operation,
         scan: &scan,
@@ -91,7 +91,7 @@ pub(super) fn plan(
         headers: &head.headers,
         tenant: head.caller.as_ref().map(Caller::tenant),
         witness: head.witness(),
-        model,
+        model: &model,
         entropy,
     };
     if !route::serves(rule, config, head.operation) {
@@ -118,21 +118,22 @@ pub(super) fn plan(
         None => scan,
     };
     let (ask, visibility) = usage_event(head.operation, &scan, &own, &target.mutation.body);
-    rewrite.add(scan.edits(served_model, ask));
+    rewrite.add(scan.edits(&served_model.name, ask));
     let splice = rewrite.splice().map_err(at_fault)?;
     let key_id = head.caller.as_ref().map(Caller::key_id);
     let tenant = head.caller.as_ref().map(Caller::tenant);
     let input = estimate_input(&scan, head.operation);
     let experience = &memory.experience;
-    let with_tools = scan.runs_tools.then(|| experience.with_tools(served_model, key_id)).flatten();
+    let learned_as = Arc::clone(served_model.bounded());
+    let with_tools = scan.runs_tools.then(|| experience.with_tools(&learned_as, key_id)).flatten();
     let estimate = if head.operation.uses_tokens() {
-        input.estimate(&experience.of(served_model, tenant, key_id)).with_tools(with_tools, input.output_bound())
+        input.estimate(&experience.of(&learned_as, tenant, key_id)).with_tools(with_tools, input.output_bound())
     } else {
         Estimate::default()
     };
     let context = Arc::new(CostContext {
-        model: Arc::clone(model),
-        served_model: Arc::clone(served_model),
+        model: Arc::clone(&model.name),
+        served_model: Arc::clone(&served_model.name),
         backend: backend.name.to_string().into(),
         route: Arc::clone(&route.id),
     });
@@ -144,6 +145,7 @@ pub(super) fn plan(
             Some(KeyPriority::Normal) | None => Priority::Normal,
         },
         context: &context,
+        groups: ModelGroups { model: model.group.as_deref(), served: served_model.group.as_deref() },
         model_class: backend.model_class.as_deref().or(route.model_class.as_deref()),
         label: &|name| head.caller.as_ref()?.label(name),
         header: &|name| head.headers.bytes(name),
@@ -152,7 +154,7 @@ pub(super) fn plan(
     let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
     let limits = limits.filter(|limit| limit.quantity.is_used_by(tokens, &context));
     let mut output = Output::new(scan.bounds.clone(), head.operation, &input);
-    if bounds::prefers_completion_tokens(served_model, backend) {
+    if bounds::prefers_completion_tokens(&served_model.name, backend) {
         output.bounds.prefer_completion_tokens();
     }
     let reservation = output.held_for(ReserveRequest::new(limits, &subject, estimate));
@@ -164,8 +166,8 @@ pub(super) fn plan(
     let prompt = prompt(&scan, &input).filter(|_| head.operation.uses_tokens() && !scan.runs_tools);
     Ok(Plan {
         rule: rule_id,
-        model: Arc::clone(model),
-        served_model: Arc::clone(served_model),
+        model,
+        served_model,
         backend: target.backend,
         pool,
         placement,
@@ -179,7 +181,7 @@ pub(super) fn plan(
         context,
         reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
         output,
-        tokens_per_seen: experience.tokens_per_seen(served_model, key_id),
+        tokens_per_seen: experience.tokens_per_seen(&learned_as, key_id),
         runs_tools: scan.runs_tools,
         prompt,
     })
@@ -453,7 +455,7 @@ impl Plan {
     /// The changes to the request's headers.
     pub(super) fn mutations(&self, config: &Config, head: &Head) -> Option<Mutations> {
         let (route, backend) = (config.route(self.rule)?, config.backends.get(self.backend)?);
-        let mut set = vec![(headers::MODEL, self.model.to_string()), (headers::ROUTE, route.id.to_string())];
+        let mut set = vec![(headers::MODEL, self.model.name.to_string()), (headers::ROUTE, route.id.to_string())];
         set.extend(self.accept_encoding(&head.headers).map(|codings| ("accept-encoding", codings)));
         let mut remove = vec![headers::DECISION, headers::FILTER_CONFIG];
         match backend.affinity.mode {

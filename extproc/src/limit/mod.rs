@@ -50,5 +50,5 @@ pub use reservation::{Charge, Growth, Hold, Judge, ReservationId, ReserveRequest
 pub use rules::{Cap, Condition, Dimension, Enforcement, Expected, Limit, Mode, OnStoreError, Priority};
 pub use state::CounterState;
 pub use store::{Admission, LEASE, RENEW_EVERY, Store, StoreError};
-pub use subject::{CounterKey, Subject};
+pub use subject::{CounterKey, ModelGroups, Subject};
 pub use window::{Bucket, Calendar, Period, Window};

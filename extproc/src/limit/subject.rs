@@ -21,12 +21,24 @@ pub struct Subject<'a> {
     pub priority: Priority,
     /// Models, backend and route.
     pub context: &'a Arc<CostContext>,
+    /// What counters know its models by, where that is not their names.
+    pub groups: ModelGroups<'a>,
     /// The class of the model, where it has one.
     pub model_class: Option<&'a str>,
     /// A label of the caller's key, by its name.
     pub label: &'a dyn Fn(&str) -> Option<&'a str>,
     /// A request header's value, by its lower-case name.
     pub header: &'a dyn Fn(&str) -> Option<&'a [u8]>,
+}
+
+/// What stands for models whose names are the client's alone: a rule matches them by a pattern, or whatever they are. By their names
+/// every request could have a counter of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModelGroups<'a> {
+    /// Of the model asked for.
+    pub model: Option<&'a str>,
+    /// Of the model that serves.
+    pub served: Option<&'a str>,
 }
 
 impl<'a> Subject<'a> {
@@ -43,6 +55,16 @@ impl<'a> Subject<'a> {
             Expected::Is(wanted) => value == Some(wanted.as_bytes()),
             Expected::IsNot(unwanted) => value != Some(unwanted.as_bytes()),
         }
+    }
+
+    /// What tells this request's counter from others: the dimension's value, but for models of which only a pattern is known.
+    pub(crate) fn counted(&self, dimension: &Dimension) -> Option<&'a [u8]> {
+        let group = match dimension {
+            Dimension::Model => self.groups.model,
+            Dimension::ServedModel => self.groups.served,
+            _ => None,
+        };
+        group.map(str::as_bytes).or_else(|| self.value(dimension))
     }
 
     /// What a dimension is for this request.
@@ -67,6 +89,7 @@ impl fmt::Debug for Subject<'_> {
             .field("tenant", &self.tenant)
             .field("priority", &self.priority)
             .field("context", &self.context)
+            .field("groups", &self.groups)
             .field("model_class", &self.model_class)
             .finish_non_exhaustive()
     }
@@ -104,7 +127,7 @@ impl CounterKey {
             };
             counter.update([kind]);
             feed(&mut counter, Some(name.as_bytes()));
-            feed(&mut counter, subject.value(dimension));
+            feed(&mut counter, subject.counted(dimension));
         }
         let [high, low] = halves(&counter.finalize());
         Self(format!("{group:016x}:{high:016x}{low:016x}").into())
@@ -202,6 +225,22 @@ mod tests {
         let of =
             |model| CounterKey::new(&limit, &Subject { key_id: Some("ns/key"), context: &asking(model), ..nobody() });
         assert_eq!(of("a"), of("b"));
+    }
+
+    #[test]
+    fn models_of_which_only_a_pattern_is_known_share_a_counter_and_keep_their_names_for_conditions() {
+        let groups = ModelGroups { model: Some("ns/route/0"), served: None };
+        let (one, other) = (asking("gpt-1"), asking("gpt-2"));
+        let counter =
+            |context, groups, dimension| CounterKey::new(&per(&[dimension]), &Subject { context, groups, ..nobody() });
+        assert_eq!(counter(&one, groups, Dimension::Model), counter(&other, groups, Dimension::Model));
+        assert_ne!(counter(&one, groups, Dimension::ServedModel), counter(&other, groups, Dimension::ServedModel));
+        let groups = ModelGroups { served: Some("ns/route/0"), ..groups };
+        assert_eq!(counter(&one, groups, Dimension::ServedModel), counter(&other, groups, Dimension::ServedModel));
+        let when = vec![Condition { dimension: Dimension::Model, expected: Expected::Is("gpt-1".into()) }];
+        let limit = Limit { when, ..per(&[]) };
+        let is_limited = |context| Subject { context, groups, ..nobody() }.is_limited_by(&limit);
+        assert!(is_limited(&one) && !is_limited(&other));
     }
 
     #[test]

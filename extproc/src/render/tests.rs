@@ -14,6 +14,7 @@ use super::*;
 use crate::affinity::{AffinityPolicy, PlacementMode};
 use crate::config::model::{
     Backend, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries, Route, Rule, RuleMatch, Settings, Target,
+    ValueMatch,
 };
 use crate::config::upstream::{Api, Credentials};
 
@@ -58,8 +59,10 @@ pub(super) fn config(backends: Vec<Backend>) -> Config {
     let target = |backend| Target { backend, weight: 1, priority: 0, model_override: None, mutation: Arc::default() };
     let targets = (0..backends.len()).map(target);
     let rule = Rule {
+        label: "default/r/0".into(),
+        is_listed: true,
         name: None,
-        matches: vec![RuleMatch { model: Arc::from("llama"), headers: Vec::new() }],
+        matches: vec![RuleMatch { model: Some(ValueMatch::Exact("llama".into())), headers: Vec::new() }],
         targets: targets.collect(),
         limits: Vec::new(),
         limits_known: LimitsKnown::All,
@@ -68,6 +71,7 @@ pub(super) fn config(backends: Vec<Backend>) -> Config {
         request_timeout: None,
     };
     let route = Route {
+        hosts: Vec::new(),
         name: object("unified"),
         id: Arc::from("default/unified"),
         rules: vec![rule],
@@ -88,6 +92,7 @@ pub(super) fn config(backends: Vec<Backend>) -> Config {
         backends,
         secrets: BTreeSet::new(),
         rules_by_model: HashMap::new(),
+        open_matches: Vec::new(),
     }
 }
 

@@ -13,7 +13,9 @@ pub use passage::Passage;
 use attache_gate::Caller;
 use attache_proto::Operation;
 
+use crate::config::host::{self, HostRank};
 use crate::config::model::{Backend, Config, Route, Rule, RuleId, RuleMatch, Target};
+use crate::config::pattern::MAX_VALUE_BYTES;
 
 /// What a search for a rule came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +28,10 @@ pub enum Resolution {
     Unknown,
 }
 
-/// The first rule, most specific first, that serves `model` for a request with these headers and that the caller may use:
-/// two routes may serve one name for different keys.
+/// The rule that serves `model` for a request with these headers and that the caller may use (two routes may serve one name for
+/// different keys): of the routes that name the host most closely, the first by the most specific match.
 ///
-/// `header` answers with a request header's value by its lower-case name.
+/// `header` answers with a request header's value by its lower-case name, `:authority` among them.
 pub fn resolve<'a>(
     config: &Config,
     model: &str,
@@ -57,20 +59,40 @@ fn resolve_among<'a>(
     may_call: impl Fn(&str) -> bool,
     header: impl Fn(&str) -> Option<&'a str>,
 ) -> Resolution {
-    let serves = |rule_match: &RuleMatch| {
-        *rule_match.model == *model && rule_match.headers.iter().all(|(name, value)| header(name) == Some(value))
-    };
+    let authority = header(":authority");
+    let mut best: Option<(HostRank, RuleId)> = None;
     let mut resolution = Resolution::Unknown;
-    for &id in config.rules_by_model.get(model).into_iter().flatten() {
-        let (Some(route), Some(rule)) = (config.route(id), config.rule(id)) else { continue };
-        if is_candidate(route) && rule.matches.iter().any(serves) {
-            if may_call(&route.id) {
-                return Resolution::Rule(id);
-            }
+    for (id, route, rule_match) in matches_of(config, model) {
+        let Some(rank) = host::rank(&route.hosts, authority).filter(|_| is_candidate(route)) else { continue };
+        if !rule_match.holds_for(&header) {
+            continue;
+        }
+        if !may_call(&route.id) {
             resolution = Resolution::NotAttached;
+        } else if best.is_none_or(|(of_best, _)| rank > of_best) {
+            best = Some((rank, id));
         }
     }
-    resolution
+    best.map_or(resolution, |(_, id)| Resolution::Rule(id))
+}
+
+/// The matches that are about a model, most specific first.
+fn matches_of<'c>(config: &'c Config, model: &str) -> impl Iterator<Item = (RuleId, &'c Route, &'c RuleMatch)> {
+    let (matches, is_named) = match config.rules_by_model.get(model) {
+        // All of them are about it.
+        Some(matches) => (&**matches, true),
+        None if may_be_named(model) => (&*config.open_matches, false),
+        None => (&[][..], false),
+    };
+    matches.iter().filter_map(move |id| {
+        let (route, rule_match) = config.route(id.rule).zip(config.rule_match(*id))?;
+        (is_named || rule_match.is_about(model)).then_some((id.rule, route, rule_match))
+    })
+}
+
+/// Whether a name that is the client's alone can stand in a header as it is, which is where Envoy and filters read it.
+fn may_be_named(model: &str) -> bool {
+    !model.is_empty() && model.len() <= MAX_VALUE_BYTES && model.trim() == model && !model.chars().any(char::is_control)
 }
 
 /// Whether any of a rule's backends has the API that an operation is of.
@@ -192,6 +214,101 @@ spec: {schema: {name: OpenAI}, backendRef: {name: NAME, kind: Backend, group: ga
         };
         assert_eq!(resolved(&config, passed.caller.as_ref(), &[]), "two");
         assert_eq!(resolved(&config, None, &[]), "NotAttached");
+    }
+
+    fn by_rule(config: &Config, model: &str, headers: &[(&str, &'static str)]) -> Option<String> {
+        let header = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        match resolve(config, model, None, header) {
+            Resolution::Rule(id) => Some(config.route(id).unwrap().name.name.to_string()),
+            _ => None,
+        }
+    }
+
+    fn model(kind: &str, value: &str) -> String {
+        format!("{{name: x-ai-eg-model, type: {kind}, value: '{value}'}}")
+    }
+
+    #[test]
+    fn more_conditions_win_then_more_exact_ones_then_the_first() {
+        let matching = |conditions: &[String]| format!("{{headers: [{}]}}", conditions.join(", "));
+        let exact = |value| model("Exact", value);
+        let pattern = |value| model("RegularExpression", value);
+        let gold = || "{name: x-tier, value: gold}".to_owned();
+        let metal = || "{name: x-tier, type: RegularExpression, value: gold|silver}".to_owned();
+        let config = config(
+            &[
+                ("any", matching(&[])),
+                ("like", matching(&[pattern("gpt-.*")])),
+                ("like-too", matching(&[pattern("gpt-4.*")])),
+                ("exact", matching(&[exact("gpt-4")])),
+                ("any-of-gold", matching(&[gold()])),
+                ("like-of-metal", matching(&[pattern("gpt-.*"), metal()])),
+                ("like-of-gold", matching(&[pattern("gpt-.*"), gold()])),
+                ("exact-of-gold", matching(&[exact("gpt-4"), gold()])),
+            ]
+            .map(|(name, matches)| route(name, &matches, "{name: a}"))
+            .concat(),
+        );
+        let gold: &[_] = &[("x-tier", "gold")];
+        let silver: &[_] = &[("x-tier", "silver")];
+        for (model, headers, wanted) in [
+            ("gpt-4", &[][..], "exact"),
+            ("gpt-4o", &[], "like"),
+            ("my-gpt-4", &[], "any"),
+            ("claude", &[], "any"),
+            ("gpt-4", gold, "exact-of-gold"),
+            ("gpt-4o", gold, "like-of-gold"),
+            ("claude", gold, "any-of-gold"),
+            ("gpt-4", silver, "like-of-metal"),
+            ("claude", silver, "any"),
+        ] {
+            assert_eq!(by_rule(&config, model, headers).as_deref(), Some(wanted), "{model} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_stands_where_the_match_stands_that_the_request_meets() {
+        let both = "{headers: [{name: x-ai-eg-model, value: m}, {name: x-tier, value: gold}]}, {}";
+        let config = config(&(route("both", both, "{name: a}") + &route("plain", M, "{name: b}")));
+        assert_eq!(by_rule(&config, "m", &[("x-tier", "gold")]).as_deref(), Some("both"));
+        assert_eq!(by_rule(&config, "m", &[]).as_deref(), Some("plain"), "its other match is about every model");
+        assert_eq!(by_rule(&config, "other", &[]).as_deref(), Some("both"));
+    }
+
+    #[test]
+    fn a_rule_without_matches_is_about_every_model_that_a_header_can_name() {
+        for rule in ["{backendRefs: [{name: a}]}", "{matches: [], backendRefs: [{name: a}]}"] {
+            let config = config(&format!(
+                "apiVersion: aigateway.envoyproxy.io/v1beta1\nkind: AIGatewayRoute\nmetadata: {{name: all}}\n\
+                 spec: {{rules: [{rule}]}}\n"
+            ));
+            for model in ["gpt-4", "org/name:7b", "é", &"a".repeat(512)] {
+                assert_eq!(by_rule(&config, model, &[]).as_deref(), Some("all"), "{model}");
+            }
+            for model in ["", " m", "m\n", "a\r\nx-tenant: b", "a\0b", "a\u{85}b", &"a".repeat(513)] {
+                assert_eq!(by_rule(&config, model, &[]), None, "{model:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_route_that_names_the_host_most_closely_wins_and_others_do_not_exist_for_it() {
+        let on = |name: &str, hosts: &str| {
+            route(name, M, "{name: a}").replace("spec: {", &format!("spec: {{hostnames: [{hosts}], "))
+        };
+        let config = config(
+            &(route("anywhere", M_GOLD, "{name: a}")
+                + &on("below", "'*.example.com'")
+                + &on("precise", "api.example.com, other.example.org")),
+        );
+        let at = |host: &'static str| by_rule(&config, "m", &[(":authority", host)]);
+        assert_eq!(at("api.example.com:443").as_deref(), Some("precise"));
+        assert_eq!(at("b.example.com").as_deref(), Some("below"));
+        assert_eq!(at("example.com"), None);
+        let gold_at = |host: &'static str| by_rule(&config, "m", &[(":authority", host), ("x-tier", "gold")]);
+        assert_eq!(gold_at("api.example.com").as_deref(), Some("precise"));
+        assert_eq!(gold_at("example.com").as_deref(), Some("anywhere"));
+        assert_eq!(by_rule(&config, "m", &[]), None);
     }
 
     fn chosen(config: &Config, cooldown: &CoolDown, now: Instant) -> Vec<usize> {

@@ -6,7 +6,8 @@ use attache_gate::Caller;
 use attache_proto::pass_through::PathMatch;
 
 use super::{Resolution, resolve_among};
-use crate::config::model::{Config, Route, RuleId};
+use crate::config::host;
+use crate::config::model::{Config, Route, RuleId, RuleMatch};
 
 /// A request of such a path.
 #[derive(Debug, Clone, Copy)]
@@ -27,13 +28,17 @@ impl<'a> Passage<'a> {
         resolve_among(self.config, model, |route| self.is_named_by(route), |route| self.may_call(route), header)
     }
 
-    /// The first rule of the first route that the caller may use, and the first model that it serves: for a request that names
-    /// none.
-    pub fn first(&self) -> Option<(RuleId, &'a Arc<str>)> {
+    /// The first rule of the first route that serves the host and that the caller may use, and the first model that it serves, or
+    /// what stands for the models of a pattern: for a request that names none.
+    pub fn first(&self, authority: Option<&str>) -> Option<(RuleId, &'a Arc<str>)> {
+        let serves = |route: &Route| {
+            host::rank(&route.hosts, authority).is_some() && self.is_named_by(route) && self.may_call(&route.id)
+        };
         let routes = self.config.routes.iter().enumerate();
-        routes.filter(|(_, route)| self.is_named_by(route) && self.may_call(&route.id)).find_map(|(index, route)| {
-            let rule_match = route.rules.first()?.matches.first()?;
-            Some((RuleId { route: index, rule: 0 }, &rule_match.model))
+        routes.filter(|(_, route)| serves(route)).find_map(|(index, route)| {
+            let rule = route.rules.first()?;
+            let named = rule.matches.iter().find_map(RuleMatch::model_name);
+            Some((RuleId { route: index, rule: 0 }, named.unwrap_or(&rule.label)))
         })
     }
 

@@ -320,3 +320,30 @@ async fn errors_of_the_model_server_pass_as_they_are() {
     }
     residue::none(&stack).await;
 }
+
+/// As the default configuration of Envoy AI Gateway's own command line has it.
+#[tokio::test]
+async fn a_route_of_a_regular_expression_serves_whatever_it_matches_and_the_exact_ones_before_it() {
+    let any = route("any", ".*", "{name: pool}")
+        .replace("name: x-ai-eg-model,", "name: x-ai-eg-model, type: RegularExpression,");
+    let documents = [
+        pool(),
+        any,
+        route("exact", "assistant", "{name: pool, modelNameOverride: served}"),
+        key("a", "acme", "any, exact"),
+    ];
+    let stack = Stack::builder(documents.concat()).models(1).start().await.unwrap();
+    let client = stack.client().with_key("sk-a");
+    for (asked, sent) in [("gpt-4o", "gpt-4o"), ("assistant", "served"), ("assistant-2", "assistant-2")] {
+        let body = json!({"model": asked, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3});
+        let answer = client.clone().with_header("x-ai-eg-model", asked).chat(&body).await.unwrap();
+        assert_eq!(answer.status, 200, "{asked}: {}", answer.text());
+        assert_eq!(stack.models[0].requests().pop().unwrap().model.as_deref(), Some(sent));
+    }
+    let list = client.get("/v1/models").await.unwrap().json().unwrap();
+    let names: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["assistant"], "patterns are no names");
+    // What clients make up is no label.
+    let page = stack.gateway.sidecar.page("/metrics").await.unwrap();
+    assert!(page.contains("default/any/0") && !page.contains("gpt-4o"), "{page}");
+}

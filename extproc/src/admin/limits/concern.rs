@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use attache_gate::{KeyEntry, KeyPriority};
 
-use crate::config::model::{Config, Route, Rule, Target};
-use crate::limit::{Condition, CostContext, CounterKey, Dimension, Hold, LastDecision, Limit, Priority, Subject};
+use crate::config::model::{Config, ModelName, Route, Rule, Target};
+use crate::limit::{
+    Condition, CostContext, CounterKey, Dimension, Hold, LastDecision, Limit, ModelGroups, Priority, Subject,
+};
 
 /// A limit that concerns a caller.
 #[derive(Debug)]
@@ -38,8 +40,13 @@ pub(super) fn concerns(config: &Config, key: Option<&KeyEntry>, last: Option<&La
                 found.place(limit, place);
             }
             for matched in &rule.matches {
+                // Models of which only a pattern is known are counted together.
+                let model = match matched.model_name() {
+                    Some(name) => ModelName { name: Arc::clone(name), group: None },
+                    None => ModelName { name: Arc::clone(&rule.label), group: Some(Arc::clone(&rule.label)) },
+                };
                 for target in &rule.targets {
-                    found.request(config, key, route, rule, &matched.model, target);
+                    found.request(config, key, route, rule, &model, target);
                 }
             }
         }
@@ -87,13 +94,13 @@ impl Found {
         key: Option<&KeyEntry>,
         route: &Route,
         rule: &Rule,
-        model: &Arc<str>,
+        model: &ModelName,
         target: &Target,
     ) {
         let Some(backend) = config.backends.get(target.backend) else { return };
         let context = Arc::new(CostContext {
-            model: Arc::clone(model),
-            served_model: Arc::clone(target.model_override.as_ref().unwrap_or(model)),
+            model: Arc::clone(&model.name),
+            served_model: Arc::clone(target.model_override.as_ref().unwrap_or(&model.name)),
             backend: backend.name.to_string().into(),
             route: Arc::clone(&route.id),
         });
@@ -102,6 +109,10 @@ impl Found {
             tenant: key.map(|key| key.tenant.as_str()),
             priority: priority(key),
             context: &context,
+            groups: ModelGroups {
+                model: model.group.as_deref(),
+                served: model.group.as_deref().filter(|_| target.model_override.is_none()),
+            },
             model_class: backend.model_class.as_deref().or(route.model_class.as_deref()),
             label: &|name| key?.labels.get(name).map(String::as_str),
             header: &|_| None,

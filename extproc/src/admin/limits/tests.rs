@@ -101,6 +101,7 @@ async fn use_up(admin: &Admin, model: &str, team: &'static str, tokens: u64) {
         tenant: Some("acme"),
         priority: crate::limit::Priority::Normal,
         context: &context,
+        groups: crate::limit::ModelGroups::default(),
         model_class: None,
         label: &|_| None,
         header: &header,

@@ -4,6 +4,7 @@
 //! that could not be read and may have held one, keep the gate shut.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use attache_gate::{Access, GateConfig, KeyDigest, KeyEntry};
@@ -11,7 +12,7 @@ use attache_gate::{Access, GateConfig, KeyDigest, KeyEntry};
 use super::Stage;
 use super::routes::Routes;
 use crate::config::diagnostic::{Diagnostic, Location, Severity};
-use crate::config::model::{ObjectName, Route, Settings};
+use crate::config::model::{MatchId, ObjectName, Route, RuleId, Settings};
 use crate::config::resource::{Catalog, ClientKey, Guard, RoutePattern};
 use crate::config::source::{Lost, Presence};
 use crate::config::value::{Located, Timestamp};
@@ -145,7 +146,12 @@ impl Stage for KeyStage<'_> {
 }
 
 /// The gate's checks as data.
-pub(super) fn gate_config(settings: &Settings, access: Access, routes: &[Route]) -> GateConfig {
+pub(super) fn gate_config(
+    settings: &Settings,
+    access: Access,
+    routes: &[Route],
+    rules_by_model: &HashMap<Arc<str>, Vec<MatchId>>,
+) -> GateConfig {
     let mut config = GateConfig::new(access);
     config.path_prefix.clone_from(&settings.path_prefix);
     config.max_body_bytes = settings.max_body_bytes;
@@ -155,12 +161,15 @@ pub(super) fn gate_config(settings: &Settings, access: Access, routes: &[Route])
         for pattern in &route.pass_through {
             config.pass_through.entry(pattern.to_string()).or_default().push(id.clone());
         }
-        for found in route.rules.iter().flat_map(|rule| &rule.matches) {
-            let serving = config.models.entry(found.model.to_string()).or_default();
-            if !serving.contains(&id) {
-                serving.push(id.clone());
-            }
-        }
+    }
+    // A hint refuses keys that none of a model's routes is attached to, so those that serve it by a pattern belong to it. Of a
+    // model that no rule names, the filter knows nothing, and lets it pass.
+    for (model, matches) in rules_by_model {
+        let mut serving: Vec<RuleId> = matches.iter().map(|found| found.rule).collect();
+        serving.sort_by_key(|id| id.route);
+        serving.dedup_by_key(|id| id.route);
+        let ids = serving.iter().filter_map(|id| Some(routes.get(id.route)?.id.to_string())).collect();
+        config.models.insert(model.to_string(), ids);
     }
     config
 }

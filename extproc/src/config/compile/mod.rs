@@ -32,7 +32,7 @@ use credentials::CredentialStage;
 use grants::GrantStage;
 use keys::KeyStage;
 use limits::{Limiting, QuotaStage, TokenLimitStage, TrafficStage};
-use routes::RouteStage;
+use routes::{Matches, RouteStage};
 use tls::TlsStage;
 
 /// What came of the operator's documents.
@@ -100,7 +100,7 @@ pub fn compile(
     let client_keys_kept = build.run(&mut stage, &resources.client_keys, &previous.client_keys);
     let (access, guard) = stage.finish(&resources.client_keys, &build.lost, previous.guard, &mut build.diagnostics);
 
-    let rules_by_model = routes.rules_by_model(&mut build.diagnostics);
+    let Matches { by_model: rules_by_model, open: open_matches } = routes.matches(&mut build.diagnostics);
     let mut routes = routes.into_list();
     let mut backends = service_backends.with_affinities(&affinities.policies);
     for backend in &mut backends {
@@ -110,7 +110,7 @@ pub fn compile(
     affinities.leave_out_pages(&mut backends);
     let mut served = limiting.apply(&mut routes, &mut backends, &build.lost, &previous.served, &mut build.diagnostics);
     served.backends.retain(|backend| !closed.contains(backend));
-    let gate_config = keys::gate_config(&settings, access, &routes);
+    let gate_config = keys::gate_config(&settings, access, &routes, &rules_by_model);
     let filter = previous.filter.followed_by(&gate_config);
     let config = Config {
         generation,
@@ -122,6 +122,7 @@ pub fn compile(
         backends,
         secrets,
         rules_by_model,
+        open_matches,
     };
     let kept = Resources {
         backends: backends_kept,

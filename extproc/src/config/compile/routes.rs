@@ -11,7 +11,8 @@ use super::limits::Site;
 use super::reference::Index;
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::quote;
-use crate::config::model::{self, LimitsKnown, ObjectName, RuleId, Target};
+use crate::config::host::HostName;
+use crate::config::model::{self, LimitsKnown, MatchId, ObjectName, RuleId, RuleMatch, Target, ValueMatch};
 use crate::config::resource::{self, BackendRef, Labels, MODEL_CLASS};
 
 /// AIGatewayRoutes into routes.
@@ -60,11 +61,7 @@ impl Stage for RouteStage<'_> {
         let mut rules = Vec::new();
         let mut match_locations = Vec::new();
         let mut left_out = Vec::new();
-        for rule in &spec.rules {
-            if rule.matches.is_empty() {
-                left_out.extend(rule.name.as_ref().map(|name| Arc::clone(&name.value)));
-                continue;
-            }
+        for (index, rule) in spec.rules.iter().enumerate() {
             let targets: Vec<_> =
                 rule.backends.iter().filter_map(|backend| self.target(backend, name, findings)).collect();
             if targets.iter().all(|target| target.weight == 0) {
@@ -76,14 +73,20 @@ impl Stage for RouteStage<'_> {
                 continue;
             }
             match_locations.push(rule.matches.iter().map(|found| found.location.clone()).collect());
+            let label = match &rule.name {
+                Some(rule) => format!("{name}/{}", rule.value),
+                None => format!("{name}/{index}"),
+            };
             rules.push(model::Rule {
                 name: rule.name.as_ref().map(|name| Arc::clone(&name.value)),
+                label: Arc::from(label),
                 matches: rule.matches.iter().map(|found| found.value.clone()).collect(),
                 targets,
                 limits: Vec::new(),
                 limits_known: LimitsKnown::All,
                 models_owned_by: Arc::clone(&rule.models_owned_by),
                 models_created_at: rule.models_created_at,
+                is_listed: rule.is_listed,
                 request_timeout: rule.request_timeout,
             });
         }
@@ -91,6 +94,7 @@ impl Stage for RouteStage<'_> {
         let route = model::Route {
             name: name.clone(),
             id,
+            hosts: spec.hosts.clone(),
             rules,
             limits: Vec::new(),
             limits_known: LimitsKnown::All,
@@ -109,6 +113,14 @@ impl Stage for RouteStage<'_> {
     }
 }
 
+/// Where requests for a model may go.
+pub(super) struct Matches {
+    /// For each name that a match gives.
+    pub(super) by_model: HashMap<Arc<str>, Vec<MatchId>>,
+    /// For every other.
+    pub(super) open: Vec<MatchId>,
+}
+
 /// The routes.
 pub(super) struct Routes {
     pub(super) list: Vec<BuiltRoute>,
@@ -117,56 +129,79 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// For each model name its rules: most header conditions first, then in document order. A rule stands where its most
-    /// specific match for that model puts it. Matches that an equal one before them hides are reported, and stay: a key may
-    /// be bound to their route alone.
-    pub(super) fn rules_by_model(&self, findings: &mut Vec<Diagnostic>) -> HashMap<Arc<str>, Vec<RuleId>> {
-        let mut first_claims: HashMap<_, &Location> = HashMap::new();
-        let mut candidates: HashMap<Arc<str>, Vec<(usize, RuleId)>> = HashMap::new();
+    /// For each model name the matches that are about it, and those that are about any other. Matches that an equal one before them
+    /// hides are reported, and stay: a key may be bound to their route alone.
+    #[expect(clippy::mutable_key_type, reason = "a pattern is compared by its text, whatever its matcher caches")]
+    pub(super) fn matches(&self, findings: &mut Vec<Diagnostic>) -> Matches {
+        let mut first_claims: HashMap<(&[HostName], &RuleMatch), &Location> = HashMap::new();
+        let mut by_model: HashMap<Arc<str>, Vec<MatchId>> = HashMap::new();
+        let mut open = Vec::new();
         for (route, BuiltRoute { route: built, match_locations, .. }) in self.list.iter().enumerate() {
-            for (rule, (built, locations)) in built.rules.iter().zip(match_locations).enumerate() {
-                let id = RuleId { route, rule };
-                for (found, location) in built.matches.iter().zip(locations) {
-                    if let Some(first) = first_claims.get(&(&found.model, &found.headers)) {
-                        findings.push(shadowed(&found.model, location, first));
+            for (rule, (of_rule, locations)) in built.rules.iter().zip(match_locations).enumerate() {
+                for (index, (found, location)) in of_rule.matches.iter().zip(locations).enumerate() {
+                    if let Some(first) = first_claims.get(&(&*built.hosts, found)) {
+                        findings.push(shadowed(found, location, first));
                     } else {
-                        first_claims.insert((&found.model, &found.headers), location);
+                        first_claims.insert((&*built.hosts, found), location);
                     }
-                    candidates.entry(Arc::clone(&found.model)).or_default().push((found.headers.len(), id));
+                    let id = MatchId { rule: RuleId { route, rule }, index };
+                    match found.model_name() {
+                        Some(model) => by_model.entry(Arc::clone(model)).or_default().push(id),
+                        None => open.push(id),
+                    }
                 }
             }
         }
-        let in_order = |mut candidates: Vec<(usize, RuleId)>| {
-            candidates.sort_by_key(|(conditions, _)| Reverse(*conditions));
-            let mut rules: Vec<RuleId> = Vec::new();
-            for (_, rule) in candidates {
-                if !rules.contains(&rule) {
-                    rules.push(rule);
-                }
-            }
-            rules
-        };
-        candidates.into_iter().map(|(model, candidates)| (model, in_order(candidates))).collect()
+        for (model, matches) in &mut by_model {
+            matches.extend(open.iter().filter(|id| self.rule_match(id).is_some_and(|found| found.is_about(model))));
+            self.sort(matches);
+        }
+        self.sort(&mut open);
+        Matches { by_model, open }
     }
 
-    /// The names by which backends know the models that are served there.
+    /// Most specific first, then in document order.
+    fn sort(&self, matches: &mut [MatchId]) {
+        matches.sort_by_key(|id| {
+            let MatchId { rule: RuleId { route, rule }, index } = *id;
+            (Reverse(self.rule_match(id).map(RuleMatch::specificity)), route, rule, index)
+        });
+    }
+
+    fn rule_match(&self, id: &MatchId) -> Option<&RuleMatch> {
+        self.list.get(id.rule.route)?.route.rules.get(id.rule.rule)?.matches.get(id.index)
+    }
+
+    /// The names by which backends know the models that are served there, as far as they are written down.
     pub(super) fn served_models(&self, site: Site) -> Vec<Arc<str>> {
+        self.targets_at(site)
+            .flat_map(|(rule, target)| match &target.model_override {
+                Some(model) => vec![Arc::clone(model)],
+                None => rule.matches.iter().filter_map(|found| found.model_name().map(Arc::clone)).collect(),
+            })
+            .collect()
+    }
+
+    /// Whether a request may be served there by a model that backends know by this name.
+    pub(super) fn may_serve(&self, model: &str, site: Site) -> bool {
+        self.targets_at(site).any(|(rule, target)| match &target.model_override {
+            Some(name) => **name == *model,
+            None => rule.matches.iter().any(|found| found.is_about(model)),
+        })
+    }
+
+    fn targets_at(&self, site: Site) -> impl Iterator<Item = (&model::Rule, &Target)> {
         let rules = self.list.iter().enumerate().flat_map(|(route, built)| {
             built.route.rules.iter().enumerate().map(move |(rule, built)| (route, rule, built))
         });
         rules
-            .filter(|(route, rule, _)| match site {
+            .filter(move |(route, rule, _)| match site {
                 Site::Route(of) => *route == of,
                 Site::Rule(of, only) => (*route, *rule) == (of, only),
                 Site::Backend(_) => true,
             })
             .flat_map(|(_, _, rule)| rule.targets.iter().map(move |target| (rule, target)))
-            .filter(|(_, target)| !matches!(site, Site::Backend(backend) if target.backend != backend))
-            .flat_map(|(rule, target)| match &target.model_override {
-                Some(model) => vec![Arc::clone(model)],
-                None => rule.matches.iter().map(|found| Arc::clone(&found.model)).collect(),
-            })
-            .collect()
+            .filter(move |(_, target)| !matches!(site, Site::Backend(backend) if target.backend != backend))
     }
 
     pub(super) fn into_list(self) -> Vec<model::Route> {
@@ -174,9 +209,13 @@ impl Routes {
     }
 }
 
-fn shadowed(model: &str, location: &Location, first: &Location) -> Diagnostic {
-    let message =
-        format!("this match for the model {} is shadowed for callers of both: an equal one is before it", quote(model));
+fn shadowed(found: &RuleMatch, location: &Location, first: &Location) -> Diagnostic {
+    let about = match &found.model {
+        Some(ValueMatch::Exact(model)) => format!("the model {}", quote(model)),
+        Some(ValueMatch::Pattern(pattern)) => format!("models like {}", quote(pattern.as_str())),
+        None => "every model".to_owned(),
+    };
+    let message = format!("this match for {about} is shadowed for callers of both: an equal one is before it");
     let help = format!("the first is at {first}; remove one of them, unless each has callers of its own");
     Diagnostic::warning(location, message).with_help(help)
 }

@@ -7,19 +7,24 @@ use std::time::Duration;
 use attache_proto::headers;
 use attache_proto::pass_through::PathPattern;
 
+use super::kind::GATEWAY_API;
 use super::limit::Expression;
 use super::mutation::read_mutation;
-use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec, Support};
+use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
-use crate::config::model::{CostSource, RequestCost, RuleMatch};
+use crate::config::host::HostName;
+use crate::config::model::{CostSource, RequestCost, RuleMatch, ValueMatch};
 use crate::config::node::Node;
+use crate::config::pattern::{Pattern, PatternError};
 use crate::config::upstream::Mutation;
-use crate::config::value::{HeaderName, Located, Reference, Timestamp, number, one_of};
+use crate::config::value::{DnsName, HeaderName, Located, Reference, Timestamp, number, one_of};
 use crate::limit::Cost;
 
 #[derive(Debug)]
 pub(in crate::config) struct Route {
+    /// Empty is all of them.
+    pub(in crate::config) hosts: Vec<HostName>,
     pub(in crate::config) rules: Vec<Rule>,
     pub(in crate::config) costs: Vec<RequestCost>,
     /// The Gateways it hangs on; empty where it does not say.
@@ -32,13 +37,14 @@ pub(in crate::config) struct Route {
 pub(in crate::config) struct Rule {
     pub(in crate::config) location: Location,
     pub(in crate::config) name: Option<Located<Arc<str>>>,
-    /// The headers of each in the order of their names. Empty where none of them is served: the rule is left out.
+    /// The headers of each in the order of their names; never empty.
     pub(in crate::config) matches: Vec<Located<RuleMatch>>,
     /// Those that are served; not all of weight 0, if there is any.
     pub(in crate::config) backends: Vec<BackendRef>,
     pub(in crate::config) models_owned_by: Arc<str>,
     /// In seconds since 1970.
     pub(in crate::config) models_created_at: u64,
+    pub(in crate::config) is_listed: bool,
     pub(in crate::config) request_timeout: Option<Duration>,
 }
 
@@ -78,38 +84,69 @@ impl FromNode for Route {
         Fields::read(node, log, |fields| {
             // Which Gateway a route hangs on is the business of whoever renders or reconciles the Gateway, but for the
             // policies that a Gateway has.
-            let parents = fields.take::<Vec<Parent>>("parentRefs").unwrap_or_default();
+            fields.narrowed_by(&["hostnames"]);
+            let parents = fields.list_of_at_most::<Parent>("parentRefs", 16).unwrap_or_default();
             fields.unsupported("filterConfig", "there is no filter of Envoy AI Gateway here");
-            fields.unsupported("hostnames", "the route serves every host");
             fields.unsupported("rateLimitsFromHeaders", "use a TokenLimitPolicy");
             fields.unsupported("responseCache", "every request goes to a model server");
             fields.unsupported("schema", "the path of a request says its schema");
             fields.unsupported("targetRefs", "use `parentRefs`");
+            let hosts = fields.list_of_at_most::<Host>("hostnames", 16);
             let rules: Option<Vec<Rule>> = fields.require_list("rules");
+            fields.warn_above("rules", MOST_RULES);
             let costs: Option<Vec<LlmRequestCost>> = fields.list("llmRequestCosts");
-            let (rules, costs) = (rules?, costs?);
+            let (hosts, rules, costs) = (hosts?, rules?, costs?);
+            let hosts = hosts.into_iter().map(|Host(host)| host).collect();
             report_duplicate_names(&rules, fields);
             report_duplicate_keys(&costs, fields);
             let costs = costs.into_iter().map(|cost| RequestCost { key: cost.metadata_key.value, cost: cost.cost });
-            let parents = parents.into_iter().filter_map(|Parent(gateway)| gateway).collect();
-            Some(Self { rules, costs: costs.collect(), parents, labels: Labels::new(), pass_through: Vec::new() })
+            let parents = parents.into_iter().map(|Parent(gateway)| gateway).collect();
+            Some(Self {
+                hosts,
+                rules,
+                costs: costs.collect(),
+                parents,
+                labels: Labels::new(),
+                pass_through: Vec::new(),
+            })
         })
     }
 }
 
-/// A Gateway; `None` for anything else.
-struct Parent(Option<Reference>);
+/// The CRD's bound: one more has the project's own.
+const MOST_RULES: usize = 15;
+
+struct Host(HostName);
+
+impl FromNode for Host {
+    fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
+        read_host(node, log).map(Self)
+    }
+}
+
+/// A Gateway.
+struct Parent(Reference);
 
 impl FromNode for Parent {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
-        Fields::peek(node, log, |fields| {
-            let kind: Option<Arc<str>> = fields.take("kind");
-            if kind.is_some_and(|kind| &*kind != "Gateway") {
-                return Some(Self(None));
-            }
-            Some(Self(Some(Reference::from_fields(fields)?)))
+        Fields::read(node, log, |fields| {
+            fields.accept(&["port", "sectionName"]);
+            let group = fields.take_with("group", |node, log| one_of(node, log, &[(GATEWAY_API, ())]));
+            let kind = fields.take_with("kind", |node, log| one_of(node, log, &[("Gateway", ())]));
+            let is_gateway = (group.is_some() || !fields.has("group")) && (kind.is_some() || !fields.has("kind"));
+            Reference::from_fields(fields).filter(|_| is_gateway).map(Self)
         })
     }
+}
+
+/// The section of a route, as Gateway API names it. One name is the project's own.
+fn read_rule_name(node: &Node, log: &mut Log) -> Option<Located<Arc<str>>> {
+    const RESERVED: &str = "route-not-found";
+    let DnsName(name) = DnsName::from_node(node, log)?;
+    if &*name == RESERVED {
+        return log.fail(node, format!("the name `{RESERVED}` is reserved"), "rename this rule");
+    }
+    Some(Located { value: name, location: log.location(node) })
 }
 
 /// The paths that [`PASS_THROUGH`] names, with commas between them.
@@ -151,10 +188,11 @@ fn report_duplicate_keys(costs: &[LlmRequestCost], fields: &mut Fields<'_>) {
 impl FromNode for Rule {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
         Fields::read(node, log, |fields| {
+            fields.narrowed_by(&["matches"]);
             fields.unsupported("mirrors", "requests go to one backend alone");
             fields.unsupported("streamIdleTimeout", "a stalled stream ends with the request's timeout");
             let location = fields.here();
-            let name = fields.take("name");
+            let name = fields.take_with("name", read_rule_name);
             let matches = read_matches(fields);
             let backends = fields.require_list::<ServedBackend>("backendRefs");
             let backends = backends.map(|all| all.into_iter().filter_map(|ServedBackend(one)| one).collect::<Vec<_>>());
@@ -168,6 +206,7 @@ impl FromNode for Rule {
             let timeout = fields.take_with("timeouts", read_request_timeout).flatten();
             let models_owned_by = fields.take("modelsOwnedBy").unwrap_or_else(|| Arc::from(MODELS_OWNED_BY));
             let models_created_at = fields.take("modelsCreatedAt").map_or(0, |Timestamp(seconds)| seconds);
+            let is_listed = fields.take("excludeFromModelsEndpoint") != Some(true);
             Some(Self {
                 location,
                 name,
@@ -175,40 +214,27 @@ impl FromNode for Rule {
                 backends: backends?,
                 models_owned_by,
                 models_created_at,
+                is_listed,
                 request_timeout: timeout,
             })
         })
     }
 }
 
-const MATCH_ON_MODEL: &str = "write `matches: [{headers: [{name: x-ai-eg-model, value: MODEL}]}]`";
-
-/// Those that are served. A match that is not is left out as a whole: what it would have taken goes to other rules, or nowhere.
+/// Without any, a rule is about every request, as in Envoy AI Gateway; so those that were meant must not be missed.
 fn read_matches(fields: &mut Fields<'_>) -> Option<Vec<Located<RuleMatch>>> {
-    if !fields.has("matches") {
-        let message = "a rule without a match on `x-ai-eg-model` is not supported here, and left out";
-        fields.leave_out(message, MATCH_ON_MODEL);
-        return Some(Vec::new());
-    }
-    let matches: Vec<Located<ServedMatch>> = fields.require_list("matches")?;
-    let served = |Located { value: ServedMatch(value), location }| value.map(|value| Located { value, location });
-    Some(matches.into_iter().filter_map(served).collect())
+    let everything = Located { value: RuleMatch::default(), location: fields.here() };
+    let matches: Option<Vec<Located<RuleMatch>>> = fields.list_of_at_most("matches", 128);
+    Some(Some(matches?).filter(|matches| !matches.is_empty()).unwrap_or_else(|| vec![everything]))
 }
 
-/// `None` for a match that means something which is not served here.
-struct ServedMatch(Option<RuleMatch>);
-
-impl FromNode for ServedMatch {
+impl FromNode for RuleMatch {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
-        Fields::read(node, log, |fields| {
-            let conditions: Vec<HeaderMatch> = fields.list("headers")?;
-            let mut headers: Vec<(Arc<str>, Arc<str>)> = Vec::new();
-            let mut support = Support::Supported;
+        // A condition that nobody checks would widen the match.
+        Fields::read_strictly(node, log, |fields| {
+            let conditions: Vec<HeaderMatch> = fields.list_of_at_most("headers", 16)?;
+            let mut headers: Vec<(Arc<str>, ValueMatch)> = Vec::new();
             for HeaderMatch { name: Located { value: HeaderName(name), location }, value } in conditions {
-                let Some(value) = value else {
-                    support = Support::Unsupported;
-                    continue;
-                };
                 if headers.iter().any(|(other, _)| *other == name) {
                     let twice =
                         Diagnostic::error(&location, format!("two conditions of this match are on {}", quote(&name)));
@@ -217,45 +243,63 @@ impl FromNode for ServedMatch {
                     headers.push((name, value));
                 }
             }
-            if support == Support::Unsupported {
-                return Some(Self(None));
-            }
-            let Some(at) = headers.iter().position(|(name, _)| &**name == headers::MODEL) else {
-                let message = "a match without a condition on `x-ai-eg-model` is not supported here, and left out";
-                fields.leave_out(message, MATCH_ON_MODEL);
-                return Some(Self(None));
-            };
-            let (_, model) = headers.swap_remove(at);
-            headers.sort();
-            Some(Self(Some(RuleMatch { model, headers })))
+            let at = headers.iter().position(|(name, _)| &**name == headers::MODEL);
+            let model = at.map(|at| headers.swap_remove(at).1);
+            headers.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Some(Self { model, headers })
         })
     }
 }
 
 struct HeaderMatch {
     name: Located<HeaderName>,
-    /// `None` where it is no exact value.
-    value: Option<Arc<str>>,
+    value: ValueMatch,
 }
 
 impl FromNode for HeaderMatch {
     fn from_node(node: &Node, log: &mut Log) -> Option<Self> {
-        Fields::read(node, log, |fields| {
-            let support = fields.take_with("type", |node, log| {
-                let support =
-                    one_of(node, log, &[("Exact", Support::Supported), ("RegularExpression", Support::Unsupported)]);
-                if support == Some(Support::Unsupported) {
-                    let help = "use `Exact`, with one match for each value";
-                    log.leave_out::<()>(node, "`RegularExpression` is not supported yet: this match is left out", help);
-                }
-                support
-            });
+        Fields::read_strictly(node, log, |fields| {
+            let types = [("Exact", MatchType::Exact), ("RegularExpression", MatchType::RegularExpression)];
+            let kind = fields.take_with("type", |node, log| one_of(node, log, &types));
+            let has_kind = fields.has("type");
             let name = fields.require("name");
-            let value: Option<Arc<str>> = fields.require("value");
-            let is_exact = support != Some(Support::Unsupported);
-            Some(Self { name: name?, value: value.map(|value| is_exact.then_some(value))? })
+            let value = fields.require_with("value", |node, log| match kind {
+                None if has_kind => None,
+                None | Some(MatchType::Exact) => Arc::<str>::from_node(node, log).map(ValueMatch::Exact),
+                Some(MatchType::RegularExpression) => read_pattern(node, log).map(ValueMatch::Pattern),
+            });
+            Some(Self { name: name?, value: value? })
         })
     }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum MatchType {
+    Exact,
+    RegularExpression,
+}
+
+fn read_pattern(node: &Node, log: &mut Log) -> Option<Pattern> {
+    let text = Arc::<str>::from_node(node, log)?;
+    match Pattern::new(&text) {
+        Ok(pattern) => Some(pattern),
+        Err(error) => {
+            let help = match error {
+                PatternError::Syntax(_) => "write one that is matched against the whole value, like `gpt-4.*`",
+                PatternError::TooLarge => "repeat less in it, or write several matches",
+            };
+            log.fail(node, format!("{}: {error}", quote(&text)), help)
+        }
+    }
+}
+
+fn read_host(node: &Node, log: &mut Log) -> Option<HostName> {
+    let text = Arc::<str>::from_node(node, log)?;
+    HostName::parse(&text).or_else(|| {
+        let help =
+            "write a name like `api.example.com`, or `*.example.com` for all below one; in lower case, without a port";
+        log.fail(node, format!("{} is no host name of a route", quote(&text)), help)
+    })
 }
 
 /// `None` for a reference to something that is not served here.

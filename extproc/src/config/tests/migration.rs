@@ -42,18 +42,10 @@ fn a_rule_goes_on_with_the_backends_that_are_served() {
     let outcome = read("providers.yaml");
     let config = &outcome.config;
     let targets = |model: &str| -> Vec<String> {
-        let rule = config.rule(config.rules_by_model[model][0]).unwrap();
+        let rule = config.rule(config.rules_by_model[model][0].rule).unwrap();
         rule.targets.iter().map(|target| config.backends[target.backend].name.to_string()).collect()
     };
     assert_eq!(targets("both"), ["default/self-hosted"]);
-}
-
-#[test]
-fn a_match_that_is_left_out_takes_none_of_its_conditions_to_others() {
-    let outcome = read("older-forms.yaml");
-    let rule = outcome.config.rule(outcome.config.rules_by_model["mistral"][0]).unwrap();
-    assert_eq!(rule.matches.len(), 1);
-    assert_eq!((&*rule.matches[0].model, rule.matches[0].headers.len()), ("mistral", 0));
 }
 
 #[test]

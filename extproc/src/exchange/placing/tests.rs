@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::affinity::{Answered, Ticket};
-use crate::config::model::{RuleId, Settings};
+use crate::config::model::{ModelName, RuleId, Settings};
 use crate::config::{self, Documents};
 
 const YAML: &str = r#"
@@ -55,7 +55,7 @@ impl Sites {
             headers: &Headers::default(),
             tenant: None,
             witness: Witness::default(),
-            model: &Arc::from("m"),
+            model: &ModelName { name: "m".into(), group: None },
             entropy: xxh3_64(&self.requests.to_le_bytes()),
         };
         let rule = self.config.rule(RuleId { route: 0, rule: 0 }).unwrap();

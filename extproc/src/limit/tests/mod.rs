@@ -85,6 +85,7 @@ pub(super) fn nobody<'a>() -> Subject<'a> {
         tenant: None,
         priority: Priority::Normal,
         context: &CONTEXT,
+        groups: crate::limit::ModelGroups::default(),
         model_class: None,
         label: &|_| None,
         header: &|_| None,

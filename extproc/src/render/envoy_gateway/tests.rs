@@ -419,6 +419,8 @@ fn a_rules_timeout_is_the_routes_and_of_several_the_longest() {
     assert_eq!(timeout(&config), "60s");
     let Rule { targets, matches, models_owned_by, .. } = &config.routes[0].rules[0];
     let other = Rule {
+        label: "default/r/0".into(),
+        is_listed: true,
         name: None,
         matches: matches.clone(),
         targets: targets.clone(),

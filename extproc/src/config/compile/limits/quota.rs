@@ -53,7 +53,7 @@ impl<'a> QuotaStage<'a> {
         let served: BTreeSet<_> = sites.iter().flat_map(|site| self.routes.served_models(*site)).collect();
         let mut seen = BTreeSet::new();
         for model in quotas.iter().filter_map(|quota| quota.model.as_ref()) {
-            if served.contains(&model.value) || !seen.insert(&model.value) {
+            if sites.iter().any(|site| self.routes.may_serve(&model.value, *site)) || !seen.insert(&model.value) {
                 continue;
             }
             let message =

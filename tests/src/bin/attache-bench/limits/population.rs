@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use attache::limit::{CostContext, Estimate, Limit, Priority, ReserveRequest, Subject};
+use attache::limit::{CostContext, Estimate, Limit, ModelGroups, Priority, ReserveRequest, Subject};
 use attache_tests::{Result, counters};
 
 /// Keys of this many tenants.
@@ -43,6 +43,7 @@ impl Population {
             tenant: Some(&format!("tenant-{}", key % TENANTS)),
             priority: Priority::Normal,
             context: &self.context,
+            groups: ModelGroups::default(),
             model_class: None,
             label: &|_| None,
             header: &|_| None,
