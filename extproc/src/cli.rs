@@ -321,9 +321,9 @@ struct CheckArgs {
     /// Files and directories.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Exit with status 1 for warnings, too.
-    #[arg(long)]
-    deny_warnings: bool,
+    /// Exit with status 1 for warnings, too: whatever is left out, passed over or not known. For pipelines.
+    #[arg(long, alias = "deny-warnings")]
+    strict: bool,
     #[command(flatten)]
     secrets: SecretsArgs,
     #[command(flatten)]
@@ -400,7 +400,7 @@ impl CheckArgs {
         let settings = Settings { secrets_dir: self.secrets.directory(), ..self.settings.into() };
         let verdict = config::check(&self.paths, settings, Style::for_stream(&stdout), &mut stdout.lock())
             .map_err(|error| format!("cannot write the report: {error}"))?;
-        let denied = self.deny_warnings && verdict == Verdict::Doubtful;
+        let denied = self.strict && verdict == Verdict::Doubtful;
         Ok(if denied { ExitCode::FAILURE } else { verdict.into() })
     }
 }

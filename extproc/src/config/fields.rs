@@ -275,9 +275,23 @@ impl<'a> Fields<'a> {
         self.entries.iter().find(|entry| &*entry.key == name)
     }
 
+    /// The number that was meant by `limit: 1,000` within braces, where `000` has become a field: with the field before it.
+    fn cut_number(&self, key: &str) -> Option<String> {
+        let at = self.entries.iter().position(|entry| &*entry.key == key)?;
+        let (entry, before) = (self.entries.get(at)?, self.entries.get(at.checked_sub(1)?)?);
+        let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_cut = is_digits(key) && entry.value.is_null();
+        is_cut.then(|| format!("{}: {},{key}", before.key, describe(&before.value).trim_matches('`')))
+    }
+
     fn report_leftovers(&mut self, severity: Severity) {
         for Entry { key, key_span, .. } in self.entries.iter().filter(|entry| !self.known.contains(&&*entry.key)) {
             let here = self.log.at(key_span.clone());
+            if let Some(number) = self.cut_number(key) {
+                let message = format!("a comma ends a value here: of `{number}` only the digits before it are read");
+                self.log.push(Diagnostic::error(&here, message).with_help("write the number without commas"));
+                continue;
+            }
             let message = format!("unknown field {}", quote(key));
             let meant = meant(key, &self.known);
             let severity =

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use miette::GraphicalReportHandler;
 
-use super::{Diagnostic, Outcome, compile, load, model::Settings};
+use super::{Diagnostic, Outcome, Severity, compile, load, model::Settings};
 
 /// How diagnostics are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +51,13 @@ impl From<Verdict> for ExitCode {
 pub fn check(paths: &[PathBuf], settings: Settings, style: Style, out: &mut impl Write) -> io::Result<Verdict> {
     let documents = load(paths).with_secrets_if_named(settings.secrets_dir.as_deref());
     let compiled = compile(documents, settings, 1, None);
-    let Outcome { diagnostics, objects, .. } =
+    let Outcome { mut diagnostics, objects, .. } =
         compiled.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    if objects == 0 && !diagnostics.iter().any(Diagnostic::is_error) {
+        // A pipeline that checks the wrong directory must not be green.
+        let message = "nothing was checked: no object of a kind that is read here was found; name the files or directories that hold some";
+        diagnostics.push(Diagnostic::general(Severity::Error, message.to_owned()));
+    }
     write(&diagnostics, style, out)?;
     let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
     let warnings = diagnostics.len() - errors;

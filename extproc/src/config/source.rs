@@ -161,18 +161,20 @@ impl Documents {
     }
 
     fn read_directory(&mut self, directory: &Path) -> io::Result<()> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            if is_visible_yaml(&path) && !path.is_dir() {
-                files.push(path);
-            }
-        }
+        let (directories, mut files): (Vec<_>, Vec<_>) =
+            visible(directory)?.into_iter().partition(|path| path.is_dir());
+        files.retain(|path| holds_documents(path));
         if files.is_empty() {
-            let message = format!("there is no *.yaml or *.yml file in {}", directory.display());
+            let message = format!("there is no *.yaml, *.yml or *.json file in {}", directory.display());
             self.diagnostics.push(Diagnostic::general(Severity::Warning, message));
         }
-        files.sort();
+        for below in directories {
+            // One that cannot be read is not asked for.
+            if visible(&below).unwrap_or_default().iter().any(|path| holds_documents(path)) {
+                let message = format!("the files in {} are not read; name that directory as well", below.display());
+                self.diagnostics.push(Diagnostic::general(Severity::Warning, message));
+            }
+        }
         for file in files {
             self.read(&file);
         }
@@ -293,7 +295,21 @@ fn is_commentary(text: &str) -> bool {
         .all(|line| line.is_empty() || line.starts_with('#'))
 }
 
-fn is_visible_yaml(path: &Path) -> bool {
-    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+/// What is in a directory, in the order of the names, without what is hidden: mounts of Kubernetes keep their versions so.
+fn visible(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b".")) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// By its ending, in any case. JSON is YAML.
+fn holds_documents(path: &Path) -> bool {
+    let has = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
+    ["yaml", "yml", "json"].into_iter().any(has)
 }

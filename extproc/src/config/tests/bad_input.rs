@@ -138,3 +138,56 @@ fn a_text_that_is_half_written_never_opens_the_gate_nor_moves_a_route() {
         }
     }
 }
+
+#[test]
+fn a_comma_in_a_number_is_no_smaller_number() {
+    for limit in ["1,000", "2,500,000"] {
+        let policy = format!(
+            "apiVersion: attache.dev/v1alpha1\nkind: TokenLimitPolicy\nmetadata: {{name: p}}\nspec:\n  targetRefs: [{{group: \
+             aigateway.envoyproxy.io, kind: AIGatewayRoute, name: r}}]\n  limits: [{{name: m, per: [key], limit: {limit}, window: 1m}}]\n"
+        );
+        let outcome = compile_text(&policy, None);
+        assert!(
+            errors(&outcome).iter().any(|error| error.contains("a comma ends a value here")),
+            "{:?}",
+            errors(&outcome)
+        );
+    }
+}
+
+#[test]
+fn a_directory_is_read_whatever_the_case_of_its_endings_and_what_is_below_it_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir(path("keys")).unwrap();
+    std::fs::create_dir(path("..2026_12_01")).unwrap();
+    let secret = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {}}"#;
+    for name in ["a.json", "b.YAML", "c.Yml", "keys/d.yaml", "..2026_12_01/e.yaml", "notes.txt"] {
+        std::fs::write(path(name), secret).unwrap();
+    }
+    let documents = load(&[directory.path().to_owned()]);
+    assert_eq!(documents.documents.len(), 3);
+    let (_, report) = report(directory.path());
+    let below = format!("the files in {} are not read", path("keys").display());
+    assert!(report.contains(&below) && !report.contains("2026_12_01 are"), "{report}");
+}
+
+#[test]
+fn where_nothing_was_found_nothing_is_well() {
+    let directory = tempfile::tempdir().unwrap();
+    for text in [None, Some("# Nothing but a comment.\n")] {
+        text.into_iter().for_each(|text| std::fs::write(directory.path().join("a.yaml"), text).unwrap());
+        let (verdict, report) = report(directory.path());
+        assert_eq!(verdict, Verdict::Faulty, "{report}");
+        assert!(report.contains("nothing was checked"), "{report}");
+    }
+}
+
+#[test]
+fn what_people_call_a_tenant_is_told_its_name_here() {
+    let policy = "apiVersion: attache.dev/v1alpha1\nkind: TokenLimitPolicy\nmetadata: {name: p}\nspec:\n  targetRefs: [{group: \
+                  aigateway.envoyproxy.io, kind: AIGatewayRoute, name: r}]\n  limits: [{name: m, per: [team], limit: 10, window: 1m}]\n";
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a.yaml"), policy).unwrap();
+    assert!(report(directory.path()).1.contains("did you mean `tenant`?"));
+}

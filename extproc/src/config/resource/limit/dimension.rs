@@ -31,12 +31,23 @@ impl FromNode for Dimension {
         if let Some(name) = text.strip_prefix("label:").filter(|name| is_label_name(name)) {
             return Some(Self::Label(Arc::from(name)));
         }
-        let help = match closest(&text, words.iter().map(|(word, _)| *word)) {
+        /// What people call what is here a tenant or a key.
+        const OTHER_WORDS: [(&str, &str); 7] = [
+            ("team", "tenant"),
+            ("org", "tenant"),
+            ("organization", "tenant"),
+            ("customer", "tenant"),
+            ("user", "key"),
+            ("apikey", "key"),
+            ("client", "key"),
+        ];
+        let meant = OTHER_WORDS.iter().find(|(word, _)| text.eq_ignore_ascii_case(word)).map(|(_, meant)| *meant);
+        let help = match meant.or_else(|| closest(&text, words.iter().map(|(word, _)| *word))) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => "use `key`, `tenant`, `route`, `model`, `servedModel`, `modelClass`, `header:NAME` or `label:NAME`"
                 .to_owned(),
         };
-        log.fail(node, format!("{} is nothing to count by", quote(&text)), help)
+        log.fail(node, format!("{} is not a dimension that a limit can count by", quote(&text)), help)
     }
 }
 
