@@ -361,7 +361,7 @@ pub(super) fn no_backend(dialect: Dialect) -> LocalResponse {
 /// charged for the word that it is queued.
 fn not_in_the_background(dialect: Dialect) -> LocalResponse {
     let message = "`background` cannot be used here, as this model is under a limit on tokens and the answer's use would not be \
-                   seen; send the request without it, or with `stream`";
+                   seen; send the request without it";
     let error = ApiError::new(ErrorKind::InvalidRequest, message).with_param("background");
     LocalResponse::error(&error, dialect, "invalid_request")
 }
