@@ -32,6 +32,19 @@ pub const FILTER_CONFIG: &str = "x-attache-filter-config";
 /// Why the sidecar's gate refused a request that the filter had left to it: `attache_gate::Learned` as JSON. The filter takes it
 /// out of every answer, and believes it of the sidecar's alone.
 pub const VERDICT: &str = "x-attache-verdict";
+/// What an answer says of limits, in the names of OpenAI and of Envoy.
+pub const RATE_LIMITS: [&str; 9] = [
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+];
+
 /// By which one request is known in everybody's logs: Envoy makes one where there is none. Not ours, but every answer has it.
 pub const REQUEST_ID: &str = "x-request-id";
 /// What an upstream called the same request, where it says so: it would be lost behind ours.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attache_gate::Refusal;
-use attache_proto::headers::{REQUEST_ID, UPSTREAM_REQUEST_ID};
+use attache_proto::headers::{RATE_LIMITS, REQUEST_ID, UPSTREAM_REQUEST_ID};
 use attache_proto::{ApiError, Dialect};
 use bytes::Bytes;
 
@@ -113,28 +113,15 @@ pub struct Mutations {
     pub routing: Routing,
 }
 
-/// Rate-limit headers that an upstream may send. Where a limit of our own speaks, its words would contradict ours.
-const UPSTREAM_RATE_LIMITS: [&str; 9] = [
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "x-ratelimit-reset",
-    "x-ratelimit-limit-tokens",
-    "x-ratelimit-remaining-tokens",
-    "x-ratelimit-reset-tokens",
-    "x-ratelimit-limit-requests",
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests",
-];
-
 impl Mutations {
-    /// Puts `ours` in the place of all rate-limit headers of `response`.
+    /// Puts `ours` in the place of all rate-limit headers of `response`: where a limit of our own speaks, an upstream's words would
+    /// contradict it.
     pub(super) fn replace_rate_limits(&mut self, ours: Vec<(&'static str, String)>, response: &Headers) {
         if ours.is_empty() {
             return;
         }
         let kept = |name: &str| ours.iter().any(|(own, _)| *own == name);
-        self.remove
-            .extend(UPSTREAM_RATE_LIMITS.into_iter().filter(|name| !kept(name) && response.bytes(name).is_some()));
+        self.remove.extend(RATE_LIMITS.into_iter().filter(|name| !kept(name) && response.bytes(name).is_some()));
         self.set.extend(ours);
     }
 

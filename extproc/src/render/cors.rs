@@ -6,6 +6,7 @@
 
 use std::str::FromStr;
 
+use attache_proto::headers::RATE_LIMITS;
 use serde_json::{Value, json};
 
 /// The filter's name, by which routes configure it.
@@ -98,7 +99,7 @@ pub(super) fn policy(cors: &Cors) -> Value {
         "allow_origin_string_match": cors.origins.iter().map(matcher).collect::<Vec<_>>(),
         "allow_methods": "GET, POST, DELETE",
         "allow_headers": allowed_headers(cors),
-        "expose_headers": EXPOSED.join(", "),
+        "expose_headers": exposed_headers(),
         "max_age": "600",
         "allow_credentials": cors.credentials,
     })
@@ -144,27 +145,15 @@ const ALLOWED: [&str; 26] = [
     "x-stainless-timeout",
 ];
 
-/// What the client libraries read of an answer, besides what pages may read always.
-const EXPOSED: [&str; 18] = [
-    "retry-after",
-    "retry-after-ms",
-    "x-should-retry",
-    "x-request-id",
-    "request-id",
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "x-ratelimit-reset",
-    "x-ratelimit-limit-tokens",
-    "x-ratelimit-remaining-tokens",
-    "x-ratelimit-reset-tokens",
-    "x-ratelimit-limit-requests",
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests",
-    "openai-model",
-    "openai-organization",
-    "openai-processing-ms",
-    "openai-version",
-];
+/// What the client libraries read of an answer, besides what pages may read always: what is said of trying again and of the request.
+const OF_THE_REQUEST: [&str; 5] = ["retry-after", "retry-after-ms", "x-should-retry", "x-request-id", "request-id"];
+
+/// What OpenAI's servers say.
+const OF_THE_MODEL: [&str; 4] = ["openai-model", "openai-organization", "openai-processing-ms", "openai-version"];
+
+fn exposed_headers() -> String {
+    OF_THE_REQUEST.into_iter().chain(RATE_LIMITS).chain(OF_THE_MODEL).collect::<Vec<_>>().join(", ")
+}
 
 /// A `*` takes all but `authorization`, and with credentials it is a mere name.
 fn allowed_headers(cors: &Cors) -> String {
