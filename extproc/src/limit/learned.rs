@@ -61,7 +61,7 @@ impl Experience {
         let books = self.books();
         let learned = match books.prompts.get(pair(model, tenant)) {
             Some(prompts) => prompts.learned(),
-            None => books.usual(model),
+            None => usual(&books.tenants, model),
         };
         Learned { output_p90: books.outputs.get(pair(model, key_id)).and_then(|outputs| outputs.p90), ..learned }
     }
@@ -70,8 +70,8 @@ impl Experience {
     pub fn learn(&self, model: &str, tenant: Option<&str>, key_id: Option<&str>, lesson: &Lesson) {
         let mut books = self.books();
         if let Some(prompt) = lesson.prompt.filter(Prompt::is_plausible) {
-            let (usual, pair) = (books.usual(model), pair(model, tenant));
-            let prompts = books.prompts.entry_or(pair, || Prompts::starting_from(&usual));
+            let (books, pair) = (&mut *books, pair(model, tenant));
+            let prompts = books.prompts.entry_or(pair, || Prompts::starting_from(&usual(&books.tenants, model)));
             prompts.learn(&prompt);
             let learned = prompts.learned();
             books.tenants.entry(name(&[model])).note(pair, learned);
@@ -143,11 +143,9 @@ impl Default for Books {
     }
 }
 
-impl Books {
-    /// What is to be expected of a model's prompts by a tenant that has sent none yet.
-    fn usual(&self, model: &str) -> Learned {
-        self.tenants.get(name(&[model])).map(Tenants::usual).unwrap_or_default()
-    }
+/// What is to be expected of a model's prompts by a tenant that has sent none yet.
+fn usual(tenants: &Recent<Tenants>, model: &str) -> Learned {
+    tenants.get(name(&[model])).map(Tenants::usual).unwrap_or_default()
 }
 
 impl Prompt {
