@@ -230,6 +230,17 @@ mod tests {
     }
 
     #[test]
+    fn an_sdk_is_told_not_to_try_again_as_by_the_sidecar() {
+        for (kind, seconds, is_told) in
+            [(Wanting::Tokens, 60, false), (Wanting::Tokens, 61, true), (Wanting::Budget, 5, true)]
+        {
+            let wait = Duration::from_secs(seconds);
+            let refusal = Exhausted { kind, retry_after: wait, ..exhausted() }.refusal(Dialect::OpenAi, Duration::ZERO);
+            assert_eq!(refusal.headers().any(|header| header == DO_NOT_RETRY), is_told, "{kind:?} {seconds}");
+        }
+    }
+
+    #[test]
     fn the_next_request_of_the_key_gets_the_same_answer_with_the_time_that_is_left() {
         let refusal = learnt(SECOND, exhausted()).refusal(&chat("a"), 3 * SECOND).unwrap();
         assert_eq!(refusal.status(), 429);
