@@ -97,7 +97,8 @@ COPY --from=build-filter /src/target/wasm32-wasip1/release/attache_wasm_filter.w
 USER 0:0
 RUN install -d -o 10001 -g 10001 /shared
 USER 10001:10001
-EXPOSE 10001 10002
+EXPOSE 10001 10002 10003
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s CMD ["attache", "health"]
 ENTRYPOINT ["attache"]
-CMD ["run", "--config", "/etc/attache", "--extproc-listen", "0.0.0.0:10001", "--admin-listen", "0.0.0.0:10002"]
+CMD ["run", "--config", "/etc/attache", "--extproc-listen", "0.0.0.0:10001", "--admin-listen", "0.0.0.0:10002", \
+     "--metrics-listen", "0.0.0.0:10003"]

@@ -329,7 +329,7 @@ fn the_health_check_tells_a_sidecar_that_is_ready() {
     assert_eq!(option(&service, "--admin-listen"), "0.0.0.0:10002");
     let help = attache().args(["health", "--help"]).output().unwrap();
     assert!(String::from_utf8(help.stdout).unwrap().contains("default: 127.0.0.1:10002"));
-    let admin = free_port().to_string();
+    let (admin, metrics) = (free_port().to_string(), free_port().to_string());
     let check = || attache().args(["health", "--admin", &format!("127.0.0.1:{admin}")]).output().unwrap();
     assert!(!check().status.success(), "nobody is there yet");
 
@@ -337,6 +337,7 @@ fn the_health_check_tells_a_sidecar_that_is_ready() {
         "/etc/attache" => configuration().to_string_lossy().into_owned(),
         "0.0.0.0:10001" => format!("127.0.0.1:{}", free_port()),
         "0.0.0.0:10002" => format!("127.0.0.1:{admin}"),
+        "0.0.0.0:10003" => format!("127.0.0.1:{metrics}"),
         _ => argument,
     });
     // Its Redis is not here, which is no reason not to start.
@@ -371,10 +372,10 @@ fn prometheus_asks_services_that_there_are_at_ports_that_they_have() {
             asked.extend(strings(&names["names"]).iter().map(|name| format!("{name}:{}", names["port"])));
         }
     }
-    let sidecar = format!("attache:{}", port_of(&option(&service("attache"), "--admin-listen")));
+    let sidecar = format!("attache:{}", port_of(&option(&service("attache"), "--metrics-listen")));
     let models = model_servers();
     let models = models.iter().map(|name| format!("{name}:{}", port_of(&option(&service(name), "--listen"))));
-    // Counters alone, not the admin interface.
+    // Counters alone, of neither the admin pages.
     let envoy = format!("envoy:{}", port_of(&option(&service("render"), "--stats")));
     assert_eq!(asked, models.chain([sidecar, envoy]).collect());
     for rules in strings(&file["rule_files"]) {

@@ -63,6 +63,8 @@ class Sequence(unittest.TestCase):
         # Its counters are there for Prometheus, and nothing else of it.
         self.assertNotIn("ready", asks("gateway", "envoy:9902"))
         self.assertIn("ready", asks("gateway", "attache:10002"))
+        # The sidecars' metrics have a port of their own, with health beside them and no other page.
+        self.assertIn("ready", asks("gateway", "attache:10003"))
 
     def test_05_doctor_finds_nothing_wrong(self):
         run = self.compose("run", "--rm", "doctor", check=False)

@@ -200,6 +200,50 @@ fn probes_ports_and_selectors_name_what_is_there() {
     }
 }
 
+/// Monitoring is let in where there are metrics and nothing else; the admin pages are the pod's own unless somebody is named.
+#[test]
+fn the_admin_port_is_open_to_nobody_but_the_namespace_that_is_named() {
+    let doors = |values: Value| {
+        let objects = rendered(&with(values)).unwrap();
+        let ingress = &objects["NetworkPolicy"]["spec"]["ingress"];
+        let opened: Vec<_> = ingress
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|rule| {
+                let from = &rule["from"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"];
+                (from.as_str().unwrap().to_owned(), rule["ports"][0]["port"].as_str().unwrap().to_owned())
+            })
+            .collect();
+        let arguments = arguments(&objects);
+        let listens = |option: &str| arguments.iter().find_map(|it| it.strip_prefix(option)).unwrap().to_owned();
+        let ports: BTreeMap<_, _> = container(&objects)["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|port| (port["name"].as_str().unwrap().to_owned(), port["containerPort"].as_u64().unwrap()))
+            .collect();
+        for (_, port) in &opened {
+            assert!(ports.contains_key(port), "{port}");
+        }
+        (opened, listens("--admin-listen="), listens("--metrics-listen="), ports)
+    };
+    let own = |(from, port): (&str, &str)| (from.to_owned(), port.to_owned());
+    let (proxies, monitoring) = (own(("envoy-gateway-system", "grpc")), own(("monitoring", "metrics")));
+
+    let (opened, admin, metrics, ports) = doors(json!({}));
+    assert_eq!(opened, [proxies.clone(), monitoring.clone()]);
+    assert_eq!((&*admin, &*metrics), ("127.0.0.1:10002", "0.0.0.0:10003"));
+    assert_eq!(ports, [("grpc".to_owned(), 10001), ("metrics".to_owned(), 10003)].into());
+
+    let (opened, admin, _, ports) = doors(json!({"networkPolicy": {"adminNamespace": "operators"}}));
+    assert_eq!(opened, [proxies.clone(), monitoring, own(("operators", "admin"))]);
+    assert_eq!((&*admin, ports["admin"]), ("0.0.0.0:10002", 10002));
+
+    let (opened, ..) = doors(json!({"networkPolicy": {"monitoringNamespace": ""}}));
+    assert_eq!(opened, [proxies]);
+}
+
 #[test]
 fn what_the_pod_is_given_to_end_is_longer_than_what_answers_are_given() {
     let objects = rendered(&least()).unwrap();
@@ -461,8 +505,8 @@ fn the_commands_of_the_operators_guide_name_what_is_rendered() {
     let guide = std::fs::read_to_string(place("docs/operations.md")).unwrap();
     assert!(guide.contains(&named("port-forward")) && guide.contains(&named("exec")), "{}", named("exec"));
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-    let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|port| &port["containerPort"]).collect();
-    assert!(ports.contains(&&json!(10002)), "{ports:?}");
+    // A port that is forwarded is asked for on the pod's own loopback.
+    assert!(container["args"].as_array().unwrap().contains(&json!("--admin-listen=127.0.0.1:10002")), "{container}");
     // The commands that are run in the pod ask where they would without an option.
     let help = tools::attache().unwrap().args(["limits", "show", "--help"]).output().unwrap();
     assert!(String::from_utf8(help.stdout).unwrap().contains("127.0.0.1:10002"));

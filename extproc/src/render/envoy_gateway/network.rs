@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::extension::sidecar_name;
 use super::object::{ENVOY_GATEWAY, NETWORK_POLICY, REFERENCE_GRANT, object, pod_labels};
 use super::options::{GatewayOptions, GatewayRedis, SidecarForm};
-use super::pod::{ADMIN_PORT, EXTPROC_PORT};
+use super::pod::{EXTPROC_PORT, METRICS_PORT};
 use crate::config::Config;
 use crate::config::model::EndpointAddress;
 
@@ -38,9 +38,9 @@ pub(super) fn network_policy(config: &Config, options: &GatewayOptions) -> Value
                 "ports": [{"protocol": "TCP", "port": EXTPROC_PORT}],
             },
             {
-                "# Decide: who scrapes metrics. Probes come from the node, which is always let in.": null,
+                "# Decide: who scrapes metrics. Probes come from the node, which is always let in; the admin port is the pod's own.": null,
                 "from": [{"namespaceSelector": in_namespace(&options.monitoring_namespace)}],
-                "ports": [{"protocol": "TCP", "port": ADMIN_PORT}],
+                "ports": [{"protocol": "TCP", "port": METRICS_PORT}],
             },
         ],
         "egress": egress,

@@ -14,8 +14,10 @@ pub(super) const SOCKET_VOLUME: &str = "attache-socket";
 
 /// Where it listens in a pod of its own.
 pub(super) const EXTPROC_PORT: u16 = 10001;
-/// Health, metrics, pages. What changes something is for callers of the same pod alone.
-pub(super) const ADMIN_PORT: u16 = 10002;
+/// The pages about limits and the configuration: for callers of the same pod alone, which `kubectl exec` and `port-forward` are.
+const ADMIN_PORT: u16 = 10002;
+/// Metrics for monitoring, health for the node's probes.
+pub(super) const METRICS_PORT: u16 = 10003;
 
 const CONFIG_DIRECTORY: &str = "/etc/attache";
 const CONFIG_VOLUME: &str = "attache-config";
@@ -75,7 +77,8 @@ fn arguments(config: &Config, files: &ConfigFiles, options: &GatewayOptions) -> 
         "run".to_owned(),
         format!("--config={CONFIG_DIRECTORY}"),
         format!("--extproc-listen={listen}"),
-        format!("--admin-listen=0.0.0.0:{ADMIN_PORT}"),
+        format!("--admin-listen=127.0.0.1:{ADMIN_PORT}"),
+        format!("--metrics-listen=0.0.0.0:{METRICS_PORT}"),
         format!("--max-body={}", config.settings.max_body_bytes),
         format!("--drain-timeout={DRAIN_SECONDS}s"),
         "--log-format=json".to_owned(),
@@ -102,11 +105,12 @@ fn arguments(config: &Config, files: &ConfigFiles, options: &GatewayOptions) -> 
 }
 
 fn ports(options: &GatewayOptions) -> Value {
-    let admin = json!({"name": "attache-admin", "containerPort": ADMIN_PORT});
+    let metrics = |name: &str| json!({"name": name, "containerPort": METRICS_PORT});
     match options.sidecar {
-        SidecarForm::Container => json!([admin]),
+        // A name of its own among the ports of Envoy's pod, which has a `metrics`.
+        SidecarForm::Container => json!([metrics("attache-metrics")]),
         SidecarForm::Deployment { .. } | SidecarForm::External(_) => {
-            json!([{"name": "grpc", "containerPort": EXTPROC_PORT}, admin])
+            json!([{"name": "grpc", "containerPort": EXTPROC_PORT}, metrics("metrics")])
         }
     }
 }
@@ -158,7 +162,7 @@ pub(super) fn volumes(files: &ConfigFiles, options: &GatewayOptions) -> Vec<Valu
 /// Kubernetes gives an answer one second where nothing is said, which a throttled CPU may need.
 fn probe(path: &str, period_seconds: u32, timeout_seconds: u32, failures: u32) -> Value {
     json!({
-        "httpGet": {"path": path, "port": ADMIN_PORT},
+        "httpGet": {"path": path, "port": METRICS_PORT},
         "periodSeconds": period_seconds,
         "timeoutSeconds": timeout_seconds,
         "failureThreshold": failures,

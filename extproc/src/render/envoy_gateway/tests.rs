@@ -226,6 +226,9 @@ fn in_the_proxies_pod_the_sidecar_is_a_socket_and_outlives_envoy() {
     let container = &proxy["initContainers"][0];
     assert_eq!(container["restartPolicy"], "Always");
     assert!(container["args"].as_array().unwrap().contains(&json!("--extproc-listen=unix:/run/attache/extproc.sock")));
+    // Of what Envoy's pod opens by it, anybody may know: no NetworkPolicy is there.
+    assert_eq!(container["ports"], json!([{"name": "attache-metrics", "containerPort": 10003}]));
+    assert!(container["args"].as_array().unwrap().contains(&json!("--admin-listen=127.0.0.1:10002")));
     let sidecar = of_kind(&objects, "Backend").into_iter().last().unwrap();
     assert_eq!(sidecar["spec"]["endpoints"], json!([{"unix": {"path": "/run/attache/extproc.sock"}}]));
     let policy = &of_kind(&objects, "EnvoyExtensionPolicy")[0]["spec"]["extProc"][0];
@@ -262,6 +265,18 @@ fn in_pods_of_its_own_the_sidecar_is_a_service_that_only_the_gateways_proxies_re
     let policy = &of_kind(&objects, "NetworkPolicy")[0]["spec"];
     let labels = &policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"];
     assert_eq!(labels["gateway.envoyproxy.io/owning-gateway-name"], "llm");
+    let opened: Vec<_> = policy["ingress"].as_array().unwrap().iter().map(|rule| &rule["ports"][0]["port"]).collect();
+    assert_eq!(opened, [&json!(10001), &json!(10003)]);
+    let container = &pods["spec"]["containers"][0];
+    let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|port| &port["containerPort"]).collect();
+    assert_eq!(ports, opened);
+    let arguments = container["args"].as_array().unwrap();
+    for listens in ["--admin-listen=127.0.0.1:10002", "--metrics-listen=0.0.0.0:10003"] {
+        assert!(arguments.contains(&json!(listens)), "{listens}");
+    }
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["port"], 10003, "{probe}");
+    }
     assert_eq!(policy["egress"][1]["to"], json!([{"ipBlock": {"cidr": "10.1.0.1/32"}}]));
     assert_eq!(policy["egress"][1]["ports"], json!([{"protocol": "TCP", "port": 6380}]));
     assert!(of_kind(&objects, "EnvoyProxy").is_empty());
