@@ -116,7 +116,7 @@ impl Reloader {
             {
                 Ok((reloader, watching)) => {
                     (self, watcher) = (reloader, watching);
-                    world.ledger.forget_denials();
+                    world.ledger.adopt(world.config.load().limits());
                     world.fleet.adopt(&world.config.load(), std::time::Instant::now());
                     world.cooldown.keep_only(&world.fleet.endpoint_clusters());
                     reloads.send_replace(());

@@ -110,7 +110,8 @@ async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     let pools = PoolFigures::of(&world.fleet, &world.cooldown, now);
     world.telemetry.bodies(&world.bodies);
     world.telemetry.endpoints_failing(world.cooldown.failing());
-    let page = world.telemetry.page(&world.ledger.stats(), world.cooldown.cooling(now), pools);
+    let limits = world.ledger.figures();
+    let page = world.telemetry.page(&world.ledger.stats(), &limits, world.cooldown.cooling(now), pools);
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], page)
 }
 

@@ -72,6 +72,15 @@ impl Config {
         }
     }
 
+    /// All limits, each at least once.
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        let of_routes = self
+            .routes
+            .iter()
+            .flat_map(|route| route.limits.iter().chain(route.rules.iter().flat_map(|rule| &rule.limits)));
+        of_routes.chain(self.backends.iter().flat_map(|backend| &backend.limits))
+    }
+
     /// Whether every limit is known that a request has to keep to which `rule` sends to `backend`.
     pub fn limits_known(&self, rule: RuleId, backend: usize) -> LimitsKnown {
         let of_route = self.route(rule).map(|route| route.limits_known);

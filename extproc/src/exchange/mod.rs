@@ -495,9 +495,7 @@ impl Exchange {
         self.growth = None;
         if let Some(lease) = self.lease.take() {
             let usage = counted.as_ref().map(Counted::usage).copied().unwrap_or_default();
-            let settlement = lease.settlement(&usage);
-            self.note(|summary| summary.limits.extend(LimitEvent::overdrafts(&settlement)));
-            self.settlement = Some(settlement);
+            self.settlement = Some(lease.settlement(&usage));
         }
         self.note(|summary| summary.usage = counted);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use attache_proto::{Operation, Usage};
 
 use crate::affinity::Reason;
-use crate::limit::{CounterState, Enforcement, Hold, Mode, Quantity, Refused, Settlement};
+use crate::limit::{CounterState, Enforcement, Hold, Refused};
 
 /// One exchange, looked back upon. Every text in it but the request's id comes from the configuration or from a fixed list, so all of it
 /// may become a label.
@@ -95,8 +95,6 @@ pub enum LimitEvent {
     Refused(Arc<str>),
     /// It would have, but is in shadow.
     WouldRefuse(Arc<str>),
-    /// So many tokens more were used than had been held.
-    Overdrawn(Arc<str>, u64),
 }
 
 impl LimitEvent {
@@ -115,19 +113,6 @@ impl LimitEvent {
             .standings()
             .filter(|(hold, state)| hold.is_refused(state))
             .map(|(hold, _)| Self::Refused(Arc::clone(&hold.limit.id)))
-    }
-
-    /// The limits of which more was used than was held: in modes that hold, the bound on what is used beyond a limit.
-    pub(super) fn overdrafts(settlement: &Settlement) -> impl Iterator<Item = Self> {
-        settlement.charges.iter().filter_map(|charge| {
-            let limit = &charge.hold.limit;
-            let counts_tokens = matches!(limit.quantity, Quantity::Tokens(_) | Quantity::Weighted(_));
-            if !counts_tokens || limit.mode == Mode::Check {
-                return None;
-            }
-            let beyond = charge.actual.checked_sub(charge.hold.amount())?.div_ceil(limit.quantity.scale());
-            (beyond > 0).then(|| Self::Overdrawn(Arc::clone(&limit.id), beyond))
-        })
     }
 }
 

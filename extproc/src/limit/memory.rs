@@ -66,20 +66,14 @@ impl MemoryStore {
     }
 
     /// [`Store::settle`], at once.
-    pub fn settle_now(&self, settlement: &Settlement) {
+    pub fn settle_now(&self, settlement: &Settlement) -> Vec<CounterState> {
         let now = self.now_ms();
         let mut books = self.books();
         books.sweep_tombstones(now);
-        if books.is_settled(&settlement.id, now) {
-            return;
+        if !books.is_settled(&settlement.id, now) {
+            books.settle(settlement, now);
         }
-        books.bury(settlement.id.clone(), now);
-        if let Some(lease) = books.end_lease(&settlement.id) {
-            books.release(&lease.holds);
-        }
-        for charge in settlement.charges.iter().filter(|charge| charge.actual > 0) {
-            books.update(&charge.hold, None, now, |counter| counter.charge(charge.actual));
-        }
+        books.states(settlement.charges.iter().map(|charge| &charge.hold), now)
     }
 
     /// [`Store::grow`], at once. What is held is known here, so no doubt about it matters.
@@ -159,9 +153,8 @@ impl Store for MemoryStore {
         self.reserve_now(request)
     }
 
-    async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError> {
-        self.settle_now(settlement);
-        Ok(())
+    async fn settle(&self, settlement: &Settlement) -> Result<Vec<CounterState>, StoreError> {
+        Ok(self.settle_now(settlement))
     }
 
     async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
@@ -259,6 +252,16 @@ impl Books {
         }
         if !holds.is_empty() {
             self.begin_lease(request.id.clone(), holds, now);
+        }
+    }
+
+    fn settle(&mut self, settlement: &Settlement, now: u64) {
+        self.bury(settlement.id.clone(), now);
+        if let Some(lease) = self.end_lease(&settlement.id) {
+            self.release(&lease.holds);
+        }
+        for charge in settlement.charges.iter().filter(|charge| charge.actual > 0) {
+            self.update(&charge.hold, None, now, |counter| counter.charge(charge.actual));
         }
     }
 
@@ -388,8 +391,8 @@ impl Books {
         }
     }
 
-    fn states(&self, holds: &[Hold], now: u64) -> Vec<CounterState> {
-        holds.iter().map(|hold| self.counter(hold, now).state(&hold.limit.window, now)).collect()
+    fn states<'h>(&self, holds: impl IntoIterator<Item = &'h Hold>, now: u64) -> Vec<CounterState> {
+        holds.into_iter().map(|hold| self.counter(hold, now).state(&hold.limit.window, now)).collect()
     }
 
     /// The counter of a hold as it stands now, without writing anything.

@@ -4,7 +4,7 @@
 //! for, `estimate` what it will probably use, by what was `learned`; together they make a `reservation`, which may be cut to the
 //! `room` that is left. A `store` grants it or not, in `memory` or in `redis`; the `ledger` is the one that was chosen and what
 //! stands in for it. `headers` and `refusal` tell the client
-//! of the `decision`.
+//! of the `decision`, `journal` and `figures` tell people.
 
 mod clock;
 mod counter;
@@ -12,6 +12,7 @@ mod decision;
 mod estimate;
 mod events;
 mod exhausted;
+mod figures;
 mod headers;
 mod journal;
 mod learned;
@@ -37,6 +38,7 @@ pub use decision::{Decision, Grown, Keeper, Refused, Reservation};
 pub(crate) use estimate::MEDIA_TOKENS;
 pub use estimate::{Estimate, EstimateInput, Form, Learned};
 pub use events::InEvents;
+pub use figures::{LimitFigure, LimitFigures};
 pub use journal::{Decided, Journal, LastDecision};
 pub use learned::{Experience, Lesson, Prompt};
 pub use ledger::{DegradedDecisions, Ledger, LedgerStats, SharedLedger, SharedOptions, StoreState, Unanswered};

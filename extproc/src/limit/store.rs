@@ -80,11 +80,12 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError`] as for [`Store::reserve`]; what is held is then in doubt, and the next growth or settlement says so.
     fn grow(&self, growth: &Growth) -> impl Future<Output = Result<Admission, StoreError>> + Send;
 
-    /// Ends a reservation and charges what was used, in the window that is current now.
+    /// Ends a reservation and charges what was used, in the window that is current now. Answers how the counters stand after it,
+    /// in the order of the charges.
     ///
     /// # Errors
     /// [`StoreError`] as for [`Store::reserve`]; it is safe to try again.
-    fn settle(&self, settlement: &Settlement) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn settle(&self, settlement: &Settlement) -> impl Future<Output = Result<Vec<CounterState>, StoreError>> + Send;
 
     /// How the counters of these holds stand; changes nothing.
     ///

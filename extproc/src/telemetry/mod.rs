@@ -7,6 +7,7 @@
 mod affinity;
 mod attached;
 mod filters;
+mod limits;
 
 pub use affinity::{EndpointState, PoolFigure, PoolFigures};
 pub use attached::{Attached, Attachment};
@@ -25,8 +26,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tracing::debug;
 
-use crate::exchange::{AdmissionOutcome, BodyMemory, Counted, LimitEvent, Outcome, Summary, UPSTREAM_KEY_REFUSED};
-use crate::limit::{CostProgram, LedgerStats, StoreState};
+use self::limits::LimitMetrics;
+use crate::exchange::{AdmissionOutcome, BodyMemory, Counted, Outcome, Summary, UPSTREAM_KEY_REFUSED};
+use crate::limit::{LedgerStats, LimitFigure, StoreState};
 use crate::watch::WatchStats;
 
 /// Buckets for tokens: powers of 4, as OpenTelemetry recommends for `gen_ai.client.token.usage`.
@@ -88,16 +90,6 @@ pub struct Telemetry {
     watch_stats: WatchStats,
     attached: Attached,
     filters: Filters,
-}
-
-/// What single limits do.
-#[derive(Default)]
-struct LimitMetrics {
-    refusals: Family<LimitLabels, Counter>,
-    shadow_refusals: Family<LimitLabels, Counter>,
-    overdraft_tokens: Family<LimitLabels, Counter>,
-    /// Counted by the programs themselves.
-    cost_fallbacks: Family<LimitLabels, Counter>,
 }
 
 /// What the ledger counts itself and is asked for when the page is read.
@@ -166,11 +158,6 @@ struct OutcomeLabels {
 struct AdmissionLabels {
     route: Arc<str>,
     decision: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitLabels {
-    limit: Arc<str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -265,22 +252,7 @@ impl Telemetry {
             self.held.clone(),
         );
         attache.register("limit_decisions", "What the ledger said", self.admissions.clone());
-        attache.register("limit_refusals", "Requests that a limit refused", self.limits.refusals.clone());
-        attache.register(
-            "limit_shadow_refusals",
-            "Requests that a limit in shadow would have refused",
-            self.limits.shadow_refusals.clone(),
-        );
-        attache.register(
-            "limit_overdraft_tokens",
-            "Tokens used beyond what had been held for them: what a limit may be exceeded by",
-            self.limits.overdraft_tokens.clone(),
-        );
-        attache.register(
-            "limit_cost_fallbacks",
-            "Answers whose cost expression failed with their numbers, so that all of their tokens were charged",
-            self.limits.cost_fallbacks.clone(),
-        );
+        self.limits.register(attache);
         attache.register(
             "upstream_key_refusals",
             "Answers 401 and 403 of an upstream to the operator's key",
@@ -454,12 +426,7 @@ impl Telemetry {
             self.admissions.get_or_create(&AdmissionLabels { route: Arc::clone(route), decision }).inc();
         }
         for event in &summary.limits {
-            let (metric, limit, by) = match event {
-                LimitEvent::Refused(limit) => (&self.limits.refusals, limit, 1),
-                LimitEvent::WouldRefuse(limit) => (&self.limits.shadow_refusals, limit, 1),
-                LimitEvent::Overdrawn(limit, tokens) => (&self.limits.overdraft_tokens, limit, *tokens),
-            };
-            metric.get_or_create(&LimitLabels { limit: Arc::clone(limit) }).inc_by(by);
+            self.limits.observe(event);
         }
         if let (Some(reason), Some(cluster)) = (summary.placement, &summary.cluster) {
             let labels = PlacementLabels { cluster: Arc::clone(cluster), reason: reason.as_str() };
@@ -530,14 +497,19 @@ impl Telemetry {
 
     /// What bodies take now.
     pub fn bodies(&self, memory: &BodyMemory) {
-        let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.bodies.in_use.set(gauge(memory.in_use_bytes()));
-        self.bodies.budget.set(gauge(memory.budget_bytes()));
+        self.bodies.in_use.set(bytes(memory.in_use_bytes()));
+        self.bodies.budget.set(bytes(memory.budget_bytes()));
         self.bodies.refused.inner().store(memory.refused(), Ordering::Relaxed);
     }
 
-    /// The page that Prometheus reads, with these figures of the ledger, of the cool-down table and of the pools.
-    pub fn page(&self, ledger: &LedgerStats, endpoints_cooling: usize, pools: PoolFigures) -> String {
+    /// The page that Prometheus reads, with these figures of the ledger, of its limits, of the cool-down table and of the pools.
+    pub fn page(
+        &self,
+        ledger: &LedgerStats,
+        limits: &[LimitFigure],
+        endpoints_cooling: usize,
+        pools: PoolFigures,
+    ) -> String {
         self.store.round_trips.inner().store(ledger.round_trips, Ordering::Relaxed);
         self.store.errors.inner().store(ledger.errors, Ordering::Relaxed);
         self.store.lost_settlements.inner().store(ledger.lost_settlements, Ordering::Relaxed);
@@ -545,9 +517,7 @@ impl Telemetry {
         self.store.queue.set(gauge(ledger.queue_length));
         self.store.reservations.set(gauge(ledger.reservations.unwrap_or(0)));
         self.ledger.show(ledger);
-        for (limit, count) in CostProgram::fallbacks() {
-            self.limits.cost_fallbacks.get_or_create(&LimitLabels { limit }).inner().store(count, Ordering::Relaxed);
-        }
+        let of_limits = self.limits.show(limits);
         self.endpoints_cooling.set(gauge(endpoints_cooling));
         self.watch.show(&self.watch_stats);
         let mut affinity = Registry::with_prefix("attache_affinity");
@@ -555,6 +525,7 @@ impl Telemetry {
         let mut page = String::new();
         // Writing to a string does not fail.
         let _ = text::encode_registry(&mut page, &self.registry);
+        let _ = text::encode_registry(&mut page, &of_limits);
         let _ = text::encode_registry(&mut page, &affinity);
         let _ = text::encode_eof(&mut page);
         page
@@ -605,6 +576,10 @@ impl Drop for InFlight {
     }
 }
 
+fn bytes(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 fn gauge(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -632,26 +607,5 @@ fn error_type(outcome: Outcome) -> &'static str {
         Outcome::Cut => "cut",
         Outcome::Miscoded => "miscoded",
         Outcome::Cancelled => "cancelled",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use attache_proto::Usage;
-
-    use super::*;
-    use crate::limit::CostContext;
-
-    #[test]
-    fn costs_that_failed_are_on_the_page_under_their_limit() {
-        let limit = Arc::from("ns/policy/weighted");
-        let program = CostProgram::compile("input_tokens - cached_input_tokens").unwrap().of_limit(&limit);
-        let [model, backend, route] = ["m", "ns/backend", "ns/route"].map(Arc::<str>::from);
-        let context = CostContext { served_model: Arc::clone(&model), model, backend, route };
-        let odd = Usage { input: 100, output: 10, total: 110, cached_input: 200, ..Usage::default() };
-        program.cost(&odd, &context);
-        program.cost(&Usage { cached_input: 0, ..odd }, &context);
-        let page = Telemetry::default().page(&LedgerStats::default(), 0, PoolFigures::default());
-        assert!(page.contains("attache_limit_cost_fallbacks_total{limit=\"ns/policy/weighted\"} 1\n"), "{page}");
     }
 }

@@ -302,28 +302,30 @@ async fn a_limit_in_shadow_refuses_nobody_and_counts_what_it_would_have() {
     assert_eq!(metrics.sum("attache_limit_refusals_total", &[]), 0.0);
 }
 
+/// On both stores: Redis tells it when it is settled.
 #[tokio::test]
-async fn what_is_used_beyond_what_was_held_is_counted_for_each_limit() {
-    let limit = format!("{{name: t, per: [key], limit: 100000, {WINDOW}}}");
-    let documents = [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), limits("r", &limit)].concat();
-    let stack = Stack::builder(documents).models(1).without_wasm().start().await.unwrap();
-    let client = of_length(&stack.client().with_key("sk-a"), 1_000);
-    client.chat(&chat()).await.unwrap();
-    counted(&stack, "served", 1).await;
-    let overdraft = async || {
-        stack
-            .sidecar_metrics()
-            .await
-            .unwrap()
-            .sum("attache_limit_overdraft_tokens_total", &[("limit", "default/r-limits/t")])
-    };
-    assert_eq!(overdraft().await, (9 + 1_000 - (1 + 512)) as f64);
-    // Of a stream more is held as it grows.
-    let events = client.with_header("x-sim-fault", "slow=1").stream_chat(&chat()).await.unwrap().rest().await;
-    assert_eq!(delivered(&events), (1_000, None));
-    counted(&stack, "served", 2).await;
-    let more = overdraft().await - (9.0 + 1_000.0 - 513.0);
-    assert!((0.0..=300.0).contains(&more), "{more}");
+async fn what_is_charged_beyond_a_limit_is_counted_and_what_was_only_not_held_is_not() {
+    for redis in [false, true] {
+        let limit = format!("{{name: t, per: [key], limit: 1500, {WINDOW}}}");
+        let documents = [pool(), route("r", "m", "{name: pool}"), key("a", "acme", "r"), limits("r", &limit)].concat();
+        let stack = Stack::builder(documents).models(1).without_wasm();
+        let stack = if redis { stack.redis() } else { stack }.start().await.unwrap();
+        let client = of_length(&stack.client().with_key("sk-a"), 1_000);
+        let labels = [("limit", "default/r-limits/t")];
+        let figures = async || {
+            let metrics = stack.sidecar_metrics().await.unwrap();
+            let of_limit = |name: &str| metrics.sum(name, &labels);
+            (of_limit("attache_limit_overdraft_tokens_total"), of_limit("attache_limit_highest_use_ratio"))
+        };
+        client.chat(&chat()).await.unwrap();
+        // More than the 513 that were held for it, and within the limit.
+        until("the first answer is charged", async || figures().await.1 > 0.0).await.unwrap();
+        assert_eq!(figures().await, (0.0, 1_009.0 / 1_500.0));
+        client.chat(&chat()).await.unwrap();
+        until("the second answer is charged", async || figures().await.1 > 1.0).await.unwrap();
+        assert_eq!(figures().await, (518.0, 2_018.0 / 1_500.0));
+        assert_eq!(client.chat(&chat()).await.unwrap().status, 429);
+    }
 }
 
 #[tokio::test]

@@ -538,7 +538,7 @@ fn an_answer_that_was_kept_short_is_not_taken_for_a_short_one() {
 }
 
 #[test]
-fn limits_in_shadow_and_overdrafts_are_told_of() {
+fn limits_in_shadow_and_refusals_are_told_of() {
     let mut table = Table::set_capped(300);
     let limit = |table: &Table, id: &str, change: fn(Limit) -> Limit| {
         let limit = Limit::clone(&table.config.routes[1].limits[0]);
@@ -555,14 +555,7 @@ fn limits_in_shadow_and_overdrafts_are_told_of() {
     released(table.decide(|state| Admission::Granted { states: vec![full(state), state] }));
     table.answer_head("200", "application/json", "10.0.0.1:80");
     table.answer_body(r#"{"usage":{"prompt_tokens":9,"completion_tokens":600}}"#, End::Last);
-    assert_eq!(
-        table.exchange.take_summary().unwrap().limits,
-        [
-            LimitEvent::WouldRefuse("shadow".into()),
-            LimitEvent::Overdrawn("shadow".into(), 609 - 514),
-            LimitEvent::Overdrawn("soft".into(), 609 - 514),
-        ]
-    );
+    assert_eq!(table.exchange.take_summary().unwrap().limits, [LimitEvent::WouldRefuse("shadow".into())]);
     table.again();
     table.post(&chat("metered"), &[]);
     let action = table.decide(|state| Admission::Refused {

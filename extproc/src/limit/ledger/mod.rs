@@ -21,16 +21,22 @@ pub use degraded::DegradedDecisions;
 pub use shared::{SharedLedger, SharedOptions};
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
-    Admission, CounterState, Decision, Growth, Hold, Keeper, MemoryStore, RedisStore, ReserveRequest, Settlement,
-    Store, StoreError,
+    Admission, CounterState, Decision, Growth, Hold, Keeper, Limit, LimitFigure, LimitFigures, MemoryStore, RedisStore,
+    ReserveRequest, Settlement, Store, StoreError,
 };
 
 /// Where this sidecar keeps its counters.
 #[derive(Debug)]
-pub enum Ledger {
+pub struct Ledger {
+    counters: Counters,
+    figures: Arc<LimitFigures>,
+}
+
+#[derive(Debug)]
+enum Counters {
     /// In this process.
     Memory(MemoryStore),
     /// In a Redis that several sidecars share.
@@ -40,45 +46,63 @@ pub enum Ledger {
 impl Ledger {
     /// A ledger in this process.
     pub fn memory() -> Self {
-        Self::Memory(MemoryStore::new())
+        Self { counters: Counters::Memory(MemoryStore::new()), figures: Arc::default() }
     }
 
     /// A ledger in Redis; to be called within a Tokio runtime, as it starts the tasks that settle, probe and count sidecars.
     pub fn redis(store: RedisStore, options: SharedOptions) -> Self {
-        Self::Redis(Box::new(SharedLedger::start(store, options)))
+        let figures = Arc::<LimitFigures>::default();
+        let ledger = SharedLedger::start(store, options, Arc::clone(&figures));
+        Self { counters: Counters::Redis(Box::new(ledger)), figures }
     }
 
     /// Settles without making anybody wait. In memory it has happened when this returns; in Redis it will soon, or is counted
     /// as lost.
     pub fn settle_detached(&self, settlement: Settlement) {
-        match self {
-            Self::Memory(store) => store.settle_now(&settlement),
-            Self::Redis(ledger) => ledger.settle_detached(settlement),
+        match &self.counters {
+            Counters::Memory(store) => {
+                let states = store.settle_now(&settlement);
+                self.figures.settled(&settlement, &states, Instant::now());
+            }
+            Counters::Redis(ledger) => ledger.settle_detached(settlement),
         }
     }
 
-    /// Has every refusal come from the store again: what counts, or how, may have changed.
+    /// What is used of each limit, as far as this sidecar has seen.
+    pub fn figures(&self) -> Vec<LimitFigure> {
+        self.figures.at(Instant::now())
+    }
+
+    /// These limits are in force from now on. Every refusal comes from the store again: what counts, or how, may have changed.
+    pub fn adopt<'l>(&self, limits: impl Iterator<Item = &'l Arc<Limit>>) {
+        self.figures.adopt(limits);
+        self.forget_denials();
+    }
+
+    /// Has every refusal come from the store again.
     pub fn forget_denials(&self) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Redis(ledger) => ledger.forget_denials(),
+        match &self.counters {
+            Counters::Memory(_) => {}
+            Counters::Redis(ledger) => ledger.forget_denials(),
         }
     }
 
     /// Waits until everything is settled, at most until the deadline. Says how many settlements are left. To be called at the
     /// end: this sidecar does not count as one that shares the store any more.
     pub async fn drain(&self, deadline: Duration) -> usize {
-        match self {
-            Self::Memory(_) => 0,
-            Self::Redis(ledger) => ledger.drain(deadline).await,
+        match &self.counters {
+            Counters::Memory(_) => 0,
+            Counters::Redis(ledger) => ledger.drain(deadline).await,
         }
     }
 
     /// What the ledger has done so far.
     pub fn stats(&self) -> LedgerStats {
-        match self {
-            Self::Memory(store) => LedgerStats { reservations: Some(store.reservations()), ..LedgerStats::default() },
-            Self::Redis(ledger) => ledger.stats(),
+        match &self.counters {
+            Counters::Memory(store) => {
+                LedgerStats { reservations: Some(store.reservations()), ..LedgerStats::default() }
+            }
+            Counters::Redis(ledger) => ledger.stats(),
         }
     }
 
@@ -87,9 +111,13 @@ impl Ledger {
     /// # Errors
     /// [`StoreError`] when the store gave no answer and the request has a limit that refuses then.
     pub async fn reserve(&self, request: &Arc<ReserveRequest>) -> Result<Decision, StoreError> {
-        match self {
-            Self::Memory(store) => Ok(Decision::new(Arc::clone(request), store.reserve(request).await?, Keeper::Store)),
-            Self::Redis(ledger) => ledger.reserve(request).await,
+        match &self.counters {
+            Counters::Memory(store) => {
+                let admission = store.reserve(request).await?;
+                self.figures.stood(&request.holds, admission.states(), Instant::now());
+                Ok(Decision::new(Arc::clone(request), admission, Keeper::Store))
+            }
+            Counters::Redis(ledger) => ledger.reserve(request).await,
         }
     }
 
@@ -98,9 +126,9 @@ impl Ledger {
     /// # Errors
     /// [`StoreError`] when the store keeps it and gave no answer.
     pub async fn grow(&self, growth: &Growth) -> Result<Admission, StoreError> {
-        match self {
-            Self::Memory(store) => store.grow(growth).await,
-            Self::Redis(ledger) => ledger.grow(growth).await,
+        match &self.counters {
+            Counters::Memory(store) => store.grow(growth).await,
+            Counters::Redis(ledger) => ledger.grow(growth).await,
         }
     }
 
@@ -109,17 +137,17 @@ impl Ledger {
     /// # Errors
     /// [`StoreError`] when the store gave no answer.
     pub async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {
-        match self {
-            Self::Memory(store) => store.peek(holds).await,
-            Self::Redis(ledger) => ledger.peek(holds).await,
+        match &self.counters {
+            Counters::Memory(store) => store.peek(holds).await,
+            Counters::Redis(ledger) => ledger.peek(holds).await,
         }
     }
 
     /// What is known of counters that the store did not tell.
     pub fn unanswered(&self, holds: &[Hold]) -> Unanswered {
-        match self {
-            Self::Memory(_) => Unanswered { lasting: None, known: vec![None; holds.len()] },
-            Self::Redis(ledger) => ledger.unanswered(holds),
+        match &self.counters {
+            Counters::Memory(_) => Unanswered { lasting: None, known: vec![None; holds.len()] },
+            Counters::Redis(ledger) => ledger.unanswered(holds),
         }
     }
 
@@ -128,9 +156,9 @@ impl Ledger {
     /// # Errors
     /// [`StoreError`] when the store gave no answer.
     pub async fn reset(&self, holds: &[Hold]) -> Result<(), StoreError> {
-        match self {
-            Self::Memory(store) => store.reset(holds).await,
-            Self::Redis(ledger) => ledger.reset(holds).await,
+        match &self.counters {
+            Counters::Memory(store) => store.reset(holds).await,
+            Counters::Redis(ledger) => ledger.reset(holds).await,
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use super::backlog::{Backlog, Losses, Moment, Waiting};
 use super::breaker::Breaker;
 use super::degraded::Degraded;
-use crate::limit::{Clock, Keeper, RedisStore, Settlement, Store, StoreError, SystemClock};
+use crate::limit::{Clock, Keeper, LimitFigures, RedisStore, Settlement, Store, StoreError, SystemClock};
 
 /// Sent together; the connection writes them in one go.
 const BATCH: usize = 128;
@@ -37,9 +37,15 @@ struct Shared {
 }
 
 impl SettleQueue {
-    pub(super) fn start(store: RedisStore, breaker: watch::Receiver<Breaker>, degraded: Arc<Degraded>) -> Self {
+    /// What was charged is told to `figures`.
+    pub(super) fn start(
+        store: RedisStore,
+        breaker: watch::Receiver<Breaker>,
+        degraded: Arc<Degraded>,
+        figures: Arc<LimitFigures>,
+    ) -> Self {
         let shared = Arc::new(Shared { backlog: Mutex::new(Backlog::new()), left: watch::Sender::new(0) });
-        let carrying = tokio::spawn(carry(Arc::clone(&shared), store, breaker)).abort_handle();
+        let carrying = tokio::spawn(carry(Arc::clone(&shared), store, breaker, figures)).abort_handle();
         Self { shared, degraded, carrying }
     }
 
@@ -91,14 +97,19 @@ fn now() -> Moment {
     Moment { instant: Instant::now(), ms: u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX) }
 }
 
-async fn carry(shared: Arc<Shared>, store: RedisStore, mut breaker: watch::Receiver<Breaker>) {
+async fn carry(
+    shared: Arc<Shared>,
+    store: RedisStore,
+    mut breaker: watch::Receiver<Breaker>,
+    figures: Arc<LimitFigures>,
+) {
     let mut left = shared.left.subscribe();
     let (mut pause, mut lost) = (PAUSE, 0);
     // Either channel closes when the ledger is dropped.
     while left.wait_for(|left| *left > 0).await.is_ok() && breaker.wait_for(|breaker| !breaker.is_open()).await.is_ok()
     {
         let batch = shared.change(|backlog| backlog.take(BATCH, now()));
-        let outcomes = settle(&store, &batch).await;
+        let outcomes = settle(&store, &figures, &batch).await;
         let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
         let all_failed = failed > 0 && failed == batch.len();
         let losses = shared.change(|backlog| {
@@ -119,6 +130,11 @@ async fn carry(shared: Arc<Shared>, store: RedisStore, mut breaker: watch::Recei
 }
 
 /// Settles all of them at once.
-async fn settle(store: &RedisStore, batch: &[Waiting]) -> Vec<Result<(), StoreError>> {
-    join_all(batch.iter().map(|waiting| store.settle(&waiting.settlement))).await
+async fn settle(store: &RedisStore, figures: &LimitFigures, batch: &[Waiting]) -> Vec<Result<(), StoreError>> {
+    let settled = batch.iter().map(|waiting| async move {
+        let states = store.settle(&waiting.settlement).await?;
+        figures.settled(&waiting.settlement, &states, Instant::now());
+        Ok(())
+    });
+    join_all(settled).await
 }

@@ -17,8 +17,8 @@ use super::settling::SettleQueue;
 use super::shares::Shares;
 use super::{LedgerStats, StoreState, Unanswered};
 use crate::limit::{
-    Admission, CounterState, Decision, Growth, Hold, Judge, Keeper, RedisStore, ReserveRequest, Settlement, Store,
-    StoreError,
+    Admission, CounterState, Decision, Growth, Hold, Judge, Keeper, LimitFigures, RedisStore, ReserveRequest,
+    Settlement, Store, StoreError,
 };
 
 /// How a sidecar goes on when its Redis does not answer.
@@ -46,22 +46,24 @@ pub struct SharedLedger {
     degraded: Arc<Degraded>,
     queue: SettleQueue,
     replicas: Replicas,
+    figures: Arc<LimitFigures>,
     cached_refusals: AtomicU64,
 }
 
 impl SharedLedger {
     /// To be called within a Tokio runtime.
-    pub(super) fn start(store: RedisStore, options: SharedOptions) -> Self {
+    pub(super) fn start(store: RedisStore, options: SharedOptions, figures: Arc<LimitFigures>) -> Self {
         let circuit = Circuit::start(store.clone(), options.probe_deadline);
         let degraded = Arc::new(Degraded::new());
         Self {
-            queue: SettleQueue::start(store.clone(), circuit.watch(), Arc::clone(&degraded)),
+            queue: SettleQueue::start(store.clone(), circuit.watch(), Arc::clone(&degraded), Arc::clone(&figures)),
             replicas: Replicas::start(store.clone(), options.replicas),
             store,
             circuit,
             denials: Denials::new(),
             known: KnownUse::new(),
             degraded,
+            figures,
             cached_refusals: AtomicU64::new(0),
         }
     }
@@ -79,6 +81,7 @@ impl SharedLedger {
         match self.ask(request).await {
             Ok(admission) => {
                 self.known.learn(request, &names, &admission, asked);
+                self.figures.stood(&request.holds, admission.states(), asked);
                 if let Admission::Refused { states, .. } = &admission {
                     self.denials.learn(&request.holds, &names, states, asked, epoch);
                 }

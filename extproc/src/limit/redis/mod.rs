@@ -202,11 +202,11 @@ impl Store for RedisStore {
         self.grow_parts(growth).await.map(Done::admission)
     }
 
-    async fn settle(&self, settlement: &Settlement) -> Result<(), StoreError> {
+    async fn settle(&self, settlement: &Settlement) -> Result<Vec<CounterState>, StoreError> {
         if settlement.charges.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.settle_parts(settlement).await.map(drop)
+        Ok(self.settle_parts(settlement).await?.states)
     }
 
     async fn peek(&self, holds: &[Hold]) -> Result<Vec<CounterState>, StoreError> {

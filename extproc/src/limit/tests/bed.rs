@@ -89,7 +89,8 @@ impl Bed {
         }
     }
 
-    pub(super) async fn settle(&self, settlement: &Settlement) {
+    /// Answers how the counters stand after it.
+    pub(super) async fn settle(&self, settlement: &Settlement) -> Vec<CounterState> {
         match self {
             Self::Memory { store, .. } => store.settle(settlement).await.unwrap(),
             Self::Redis { store, .. } => store.settle(settlement).await.unwrap(),

@@ -17,7 +17,7 @@ const YAML: &str = r#"
 
 fn page(fleet: &Fleet, cooldown: &CoolDown, now: Instant) -> Vec<String> {
     let pools = PoolFigures::of(fleet, cooldown, now);
-    let page = Telemetry::default().page(&Ledger::memory().stats(), 0, pools);
+    let page = Telemetry::default().page(&Ledger::memory().stats(), &[], 0, pools);
     assert!(page.ends_with("# EOF\n") && page.matches("# EOF").count() == 1);
     page.lines().filter(|line| line.starts_with("attache_affinity_")).map(str::to_owned).collect()
 }

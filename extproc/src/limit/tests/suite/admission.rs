@@ -5,6 +5,7 @@ use super::*;
 on_all_stores! {
     ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not
     a_refused_request_changes_no_state
+    a_settlement_tells_how_the_counters_stand_after_it_and_so_does_a_second_one
     a_strict_limit_is_filled_to_the_last_token
     a_limit_that_only_checks_holds_nothing_and_charges_afterwards
     a_changed_amount_acts_on_the_next_request
@@ -43,6 +44,17 @@ async fn ten_sequential_calls_pass_a_soft_limit_of_300_and_the_eleventh_does_not
     let Decision::Refused(refused) = decision else { panic!("{decision:?}") };
     assert_eq!(refused.by, 0);
     assert!(refused.error().message.contains("Limit 300, Used 310, Requested 40."));
+}
+
+async fn a_settlement_tells_how_the_counters_stand_after_it_and_so_does_a_second_one(bed: Bed) {
+    let (first, second) = (tokens("first", 1_000, Mode::Soft), tokens("second", 100, Mode::Soft));
+    bed.granted(vec![hold(&first, "caller", 7)]).await;
+    let ending = bed.granted(vec![hold(&second, "caller", 90), hold(&first, "caller", 90)]).await;
+    for _ in 0..2 {
+        let states = bed.settle(&settlement(&ending, &[150, 160])).await;
+        let stand: Vec<_> = states.iter().map(|state| (state.used(), state.held)).collect();
+        assert_eq!(stand, [(150, 0), (160, 7)]);
+    }
 }
 
 /// I4.

@@ -130,7 +130,7 @@ async fn what_keeps_a_counter_alive_keeps_what_is_known_of_its_holds(bed: Bed) {
         let dead = bed.granted(vec![hold(&limit, caller, 40)]).await;
         bed.advance(ERA).await;
         match caller {
-            "settled" => bed.settle(&settlement(&late, &[5])).await,
+            "settled" => drop(bed.settle(&settlement(&late, &[5])).await),
             _ => bed.reset(&dead.holds).await,
         }
         bed.advance(ERA).await;
