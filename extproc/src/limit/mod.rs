@@ -46,7 +46,7 @@ pub use memory::MemoryStore;
 pub use program::{CostProgram, InvalidProgram};
 pub use quantity::{Cost, CostContext, Price, Prices, Quantity};
 pub(crate) use redis::Errand;
-pub use redis::{InvalidRedisUrl, RedisFiles, RedisOptions, RedisStore, RedisTarget};
+pub use redis::{InvalidRedisUrl, RedisFiles, RedisOptions, RedisStore, RedisTarget, StoreMemory};
 pub(crate) use refusal::{amount, measure, subject, until_empty, until_room};
 pub use reservation::{Charge, Growth, Hold, Judge, ReservationId, ReserveRequest, Settlement};
 pub use rules::{Cap, Condition, Dimension, Enforcement, Expected, Limit, Mode, OnStoreError, Priority};

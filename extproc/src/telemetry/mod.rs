@@ -100,6 +100,8 @@ struct StoreMetrics {
     lost_settlements: Counter,
     expired_settlements: Counter,
     queue: Gauge,
+    memory: Gauge,
+    memory_limit: Gauge,
     reservations: Gauge,
 }
 
@@ -290,6 +292,16 @@ impl Telemetry {
             self.store.expired_settlements.clone(),
         );
         attache.register("store_queue", "Charges that wait to be sent to Redis", self.store.queue.clone());
+        attache.register(
+            "store_memory_bytes",
+            "Memory that Redis uses, of a cluster the node that was asked; 0 where it does not tell",
+            self.store.memory.clone(),
+        );
+        attache.register(
+            "store_memory_limit_bytes",
+            "Memory that Redis may use; 0 where it does not tell, or has no bound (maxmemory)",
+            self.store.memory_limit.clone(),
+        );
         attache.register(
             "reservations",
             "Reservations that are held in the ledger in memory",
@@ -515,6 +527,8 @@ impl Telemetry {
         self.store.lost_settlements.inner().store(ledger.lost_settlements, Ordering::Relaxed);
         self.store.expired_settlements.inner().store(ledger.expired_settlements, Ordering::Relaxed);
         self.store.queue.set(gauge(ledger.queue_length));
+        self.store.memory.set(bytes(ledger.memory.used_bytes));
+        self.store.memory_limit.set(bytes(ledger.memory.limit_bytes));
         self.store.reservations.set(gauge(ledger.reservations.unwrap_or(0)));
         self.ledger.show(ledger);
         let of_limits = self.limits.show(limits);

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Admission, CounterState, Decision, Growth, Hold, Keeper, Limit, LimitFigure, LimitFigures, MemoryStore, RedisStore,
-    ReserveRequest, Settlement, Store, StoreError,
+    ReserveRequest, Settlement, Store, StoreError, StoreMemory,
 };
 
 /// Where this sidecar keeps its counters.
@@ -194,6 +194,8 @@ pub struct LedgerStats {
     pub lost_settlements: u64,
     /// Settlements that were of no use any more when Redis was back: their windows had ended.
     pub expired_settlements: u64,
+    /// What Redis has of memory, as it said last.
+    pub memory: StoreMemory,
     /// Reservations that are held, where the ledger is in memory. In Redis they are everybody's, and not counted.
     pub reservations: Option<usize>,
 }
@@ -210,6 +212,7 @@ impl Default for LedgerStats {
             queue_length: 0,
             lost_settlements: 0,
             expired_settlements: 0,
+            memory: StoreMemory::default(),
             reservations: None,
         }
     }

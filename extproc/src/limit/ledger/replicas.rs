@@ -1,12 +1,13 @@
-//! How many sidecars share the store: as many as the operator says, or as many as say so themselves if that is more.
+//! How many sidecars share the store: as many as the operator says, or as many as say so themselves if that is more. What the store has
+//! of memory is heard with it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
-use crate::limit::{RedisStore, ReservationId};
+use crate::limit::redis::Presence;
+use crate::limit::{RedisStore, ReservationId, StoreMemory};
 
 const BEAT: Duration = Duration::from_secs(10);
 /// After a beat that failed.
@@ -19,22 +20,39 @@ const FAREWELL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Replicas {
     expected: usize,
-    alive: Arc<AtomicUsize>,
+    heard: Arc<Heard>,
     id: ReservationId,
     store: RedisStore,
     beating: AbortHandle,
 }
 
+/// What was heard last.
+#[derive(Debug)]
+struct Heard(Mutex<Presence>);
+
+impl Heard {
+    fn last(&self) -> MutexGuard<'_, Presence> {
+        // It is replaced whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Replicas {
     pub(super) fn start(store: RedisStore, expected: usize) -> Self {
-        let (alive, id) = (Arc::new(AtomicUsize::new(1)), ReservationId::random());
-        let beating = tokio::spawn(beat(store.clone(), id.clone(), Arc::clone(&alive))).abort_handle();
-        Self { expected, alive, id, store, beating }
+        let alone = Presence { sidecars: 1, memory: StoreMemory::default() };
+        let (heard, id) = (Arc::new(Heard(Mutex::new(alone))), ReservationId::random());
+        let beating = tokio::spawn(beat(store.clone(), id.clone(), Arc::clone(&heard))).abort_handle();
+        Self { expected, heard, id, store, beating }
     }
 
     /// At least one. While the store does not answer, as many as there were.
     pub(super) fn count(&self) -> usize {
-        self.expected.max(self.alive.load(Ordering::Relaxed)).max(1)
+        self.expected.max(self.heard.last().sidecars).max(1)
+    }
+
+    /// What the store has of memory, as it said last.
+    pub(super) fn memory(&self) -> StoreMemory {
+        self.heard.last().memory
     }
 
     /// This sidecar does not count any more.
@@ -51,11 +69,11 @@ impl Drop for Replicas {
     }
 }
 
-async fn beat(store: RedisStore, id: ReservationId, alive: Arc<AtomicUsize>) {
+async fn beat(store: RedisStore, id: ReservationId, heard: Arc<Heard>) {
     loop {
         let pause = match store.sidecars(&id.0, LIFETIME).await {
-            Ok(count) => {
-                alive.store(count, Ordering::Relaxed);
+            Ok(presence) => {
+                *heard.last() = presence;
                 BEAT
             }
             Err(_) => BEAT_AGAIN,

@@ -181,6 +181,7 @@ impl SharedLedger {
             queue_length: self.queue.len(),
             lost_settlements: losses.lost,
             expired_settlements: losses.expired,
+            memory: self.replicas.memory(),
             reservations: None,
         }
     }

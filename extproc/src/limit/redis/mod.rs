@@ -40,6 +40,8 @@ pub(crate) use errand::Errand;
 use known::Known;
 use link::Inspection;
 use part::Part;
+pub(super) use presence::Presence;
+pub use presence::StoreMemory;
 use reply::{Answer, Verdict};
 use script::{PEEK, RESET, Script};
 pub use url::{InvalidRedisUrl, RedisFiles, RedisTarget};

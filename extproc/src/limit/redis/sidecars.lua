@@ -1,6 +1,7 @@
 -- KEYS: the set of sidecars, by when each ends.
 -- ARGV: this sidecar, its lifetime in ms; 0 takes it out.
--- Answers {how many there are}.
+-- Answers {how many there are, the bytes that this Redis uses, the bytes that it may}: 0 for what it does not tell, as an access list may
+-- hide INFO, or sets no bound to (maxmemory).
 local SET = KEYS[1]
 local LIFETIME = tonumber(ARGV[2])
 
@@ -16,4 +17,9 @@ if LIFETIME > 0 then
 else
   redis.call('ZREM', SET, ARGV[1])
 end
-return { #redis.call('ZRANGEBYSCORE', SET, '-inf', '+inf') }
+
+local memory = redis.pcall('INFO', 'memory')
+local function bytes(name)
+  return type(memory) == 'string' and tonumber(string.match(memory, '\n' .. name .. ':(%d+)')) or 0
+end
+return { #redis.call('ZRANGEBYSCORE', SET, '-inf', '+inf'), bytes('used_memory'), bytes('maxmemory') }

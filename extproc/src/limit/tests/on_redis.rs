@@ -235,6 +235,9 @@ async fn a_user_who_may_not_load_scripts_and_sees_only_our_keys_is_enough() {
     bed.granted(vec![hold(&limit, "caller", 20)]).await;
     bed.reset(&request.holds).await;
     assert_eq!(bed.peek(&request.holds[0]).await, (0, 20));
+    let Bed::Redis { store, .. } = &bed else { unreachable!() };
+    let presence = store.sidecars("sidecar", LEASE).await.unwrap();
+    assert_eq!((presence.sidecars, presence.memory), (1, StoreMemory::default()), "INFO is not among its rights");
 }
 
 /// F8.
@@ -299,21 +302,36 @@ async fn a_ping_is_answered_only_by_a_redis_that_would_take_a_reservation() {
 }
 
 #[tokio::test]
+async fn a_sidecar_hears_how_full_redis_is() {
+    let server = RedisServer::start_with(&["--maxmemory", "64mb"]).await;
+    let store = connect(&server);
+    let memory = store.sidecars("sidecar", LEASE).await.unwrap().memory;
+    assert_eq!(memory.limit_bytes, 64 << 20);
+    assert!((100_000..32 << 20).contains(&memory.used_bytes), "{memory:?}");
+    say(&mut server.connection().await, "CONFIG SET maxmemory 0").await;
+    assert_eq!(store.sidecars("sidecar", LEASE).await.unwrap().memory.limit_bytes, 0);
+}
+
+#[tokio::test]
 async fn sidecars_are_counted_while_they_say_that_they_live() {
     let server = RedisServer::start().await;
     let (first, second) = (connect(&server), connect(&server));
     let lifetime = Duration::from_secs(60);
-    assert_eq!(first.sidecars("first", lifetime).await, Ok(1));
-    assert_eq!(second.sidecars("second", lifetime).await, Ok(2));
-    assert_eq!(first.sidecars("first", lifetime).await, Ok(2));
+    assert_eq!(first.sidecars("first", lifetime).await.unwrap().sidecars, 1);
+    assert_eq!(second.sidecars("second", lifetime).await.unwrap().sidecars, 2);
+    assert_eq!(first.sidecars("first", lifetime).await.unwrap().sidecars, 2);
     let mut connection = server.connection().await;
     let left: u64 = redis::cmd("PTTL").arg("att1:{sidecars}").query_async(&mut connection).await.unwrap();
     assert!(left > 0 && left <= 60_000, "{left}");
 
     say(&mut connection, "ZADD att1:{sidecars} 1 second").await;
-    assert_eq!(first.sidecars("first", lifetime).await, Ok(1), "the second has not been heard of for too long");
-    assert_eq!(second.sidecars("second", lifetime).await, Ok(2));
-    assert_eq!(second.sidecars("second", Duration::ZERO).await, Ok(1));
-    assert_eq!(first.sidecars("first", Duration::ZERO).await, Ok(0));
+    assert_eq!(
+        first.sidecars("first", lifetime).await.unwrap().sidecars,
+        1,
+        "the second has not been heard of for too long"
+    );
+    assert_eq!(second.sidecars("second", lifetime).await.unwrap().sidecars, 2);
+    assert_eq!(second.sidecars("second", Duration::ZERO).await.unwrap().sidecars, 1);
+    assert_eq!(first.sidecars("first", Duration::ZERO).await.unwrap().sidecars, 0);
     assert_eq!(keys(&mut connection).await, [""; 0]);
 }
