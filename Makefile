@@ -9,6 +9,7 @@ envoy = ENVOY="$$(tests/setup/envoy.sh)"
 redis = REDIS_SERVER="$$(tests/setup/redis.sh)"
 python = ATTACHE_PYTHON="$$(tests/setup/python.sh)"
 helm = ATTACHE_HELM="$$(tests/setup/helm.sh)"
+promtool = PROMTOOL="$$(tests/setup/promtool.sh)"
 
 .PHONY: help
 help: ## say what there is to do
@@ -31,7 +32,7 @@ demo: wasm ## play the story on a real Envoy, then serve until Ctrl-C; ONCE=1 en
 	$(CARGO_TARGET_DIR)/release/attache-demo $(if $(ONCE),--once)
 
 tests = cargo test --locked --workspace --exclude attache-wasm-filter
-under_test = $(envoy) && $(redis) && $(python) && $(helm) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM && \
+under_test = $(envoy) && $(redis) && $(python) && $(helm) && $(promtool) && export ENVOY REDIS_SERVER ATTACHE_PYTHON ATTACHE_HELM PROMTOOL && \
 	export ATTACHE_BIN=$(CARGO_TARGET_DIR)/debug/attache ATTACHE_WASM_FILE=$(wasm)
 
 # The black-box tests once more, on what Envoy Gateway makes of our manifests, without what it cannot do.

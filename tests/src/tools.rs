@@ -29,6 +29,14 @@ pub fn helm() -> Result<PathBuf> {
     named("ATTACHE_HELM", "Python with Helm's engine")
 }
 
+/// Prometheus' own tool for its rules; `None` where `PROMTOOL` is empty, as none was to be had.
+pub fn promtool() -> Result<Option<PathBuf>> {
+    match env::var_os("PROMTOOL") {
+        Some(path) => Ok(Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())),
+        None => Err(Error::NoProgram { variable: "PROMTOOL", program: "promtool" }),
+    }
+}
+
 /// The Wasm filter's file.
 pub fn wasm_filter() -> Result<PathBuf> {
     named("ATTACHE_WASM_FILE", "the Wasm filter")

@@ -90,7 +90,10 @@ async fn they_ask_for_metrics_and_labels_that_a_sidecar_has() {
             "r",
             "{name: t, per: [key], limit: 10, window: 300d, shadow: true}, {name: u, per: [key], limit: 100000, window: 300d}",
         ),
-        limits("poor", "{name: t, per: [key], limit: 1, window: 300d, cost: requests}"),
+        limits(
+            "poor",
+            "{name: t, per: [key], limit: 1, window: 300d, cost: requests}, {name: u, per: [key], limit: 5, window: 300d}",
+        ),
     ];
     let stack = Stack::builder(documents.concat()).models(1).redis().start().await.unwrap();
     let client = stack.client().with_key("sk-a").with_header("x-sim-answer-tokens", "2000");
@@ -131,14 +134,4 @@ async fn they_ask_for_metrics_and_labels_that_a_sidecar_has() {
         }
     }
     assert!(wanting.is_empty(), "{wanting:#?}");
-}
-
-#[test]
-fn every_alert_has_its_steps_in_the_runbook() {
-    let runbook = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md")).unwrap();
-    let rules: Value = serde_saphyr::from_str(&read("prometheus/rules.yaml")).unwrap();
-    for rule in rules["groups"][0]["rules"].as_array().unwrap() {
-        let alert = rule["alert"].as_str().unwrap();
-        assert!(runbook.contains(&format!("### {alert}\n")), "{alert}");
-    }
 }
