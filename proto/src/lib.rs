@@ -11,6 +11,7 @@ pub mod fields;
 pub mod headers;
 pub mod json;
 pub mod multipart;
+pub mod objection;
 pub mod operation;
 pub mod pass_through;
 pub mod request;

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-pub use self::bounds::OutputBounds;
+pub use self::bounds::{BoundName, OutputBounds};
 use self::budgets::Budget;
 use self::lax::{Count, Switch};
 pub use self::names::misspelt;

@@ -17,7 +17,7 @@ use attache_proto::pass_through::PathPattern;
 use super::host::HostName;
 use super::pattern::Pattern;
 use super::tls::UpstreamTls;
-use super::upstream::{Api, Credentials, Mutation};
+use super::upstream::{AnswerBound, Api, Credentials, Mutation};
 use crate::affinity::{AffinityPolicy, SecretSeed};
 use crate::exchange::DEFAULT_BODY_MEMORY_BYTES;
 use crate::limit::{Cost, CostContext, CostProgram, Limit};
@@ -338,6 +338,8 @@ pub struct Backend {
     pub tls: Option<Arc<UpstreamTls>>,
     /// What it serves, and where.
     pub api: Api,
+    /// How its answers are bounded.
+    pub answer_bound: AnswerBound,
     /// The key to it.
     pub credentials: Credentials,
     /// How a replica is chosen. Every backend has one: the default policy where no document names it.

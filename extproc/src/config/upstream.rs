@@ -70,6 +70,35 @@ impl Schema {
     }
 }
 
+/// By which field answers of chats are bounded, where their requests have no bound and a limit needs one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AnswerBound {
+    /// By the one that fits the model and its server, as far as is known.
+    #[default]
+    Fitting,
+    /// `max_tokens`, unless its server refuses that.
+    MaxTokens,
+    /// `max_completion_tokens`, unless its server refuses that.
+    MaxCompletionTokens,
+    /// None is added to any request: its server takes none.
+    None,
+}
+
+impl AnswerBound {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Fitting, Self::MaxTokens, Self::MaxCompletionTokens, Self::None];
+
+    /// As documents write it.
+    pub const fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::Fitting => None,
+            Self::MaxTokens => Some("max_tokens"),
+            Self::MaxCompletionTokens => Some("max_completion_tokens"),
+            Self::None => Some("none"),
+        }
+    }
+}
+
 /// Changes to a request on its way to an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mutation {

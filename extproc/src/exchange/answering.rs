@@ -71,6 +71,7 @@ impl Exchange {
                 return Ok(Action::Answer(Reply::ResponseBody(Body::Unchanged, Costs::new())));
             }
             Phase::Cut { .. } => return Ok(self.swallow(end, now)),
+            Phase::Questioned(_) => return Ok(self.hear(chunk, end, now)),
             _ => return Err(self.out_of_order("a response body chunk")),
         }
         if let (Some(released), Some(summary)) = (self.released, &mut self.summary)

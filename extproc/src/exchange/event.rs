@@ -77,10 +77,22 @@ pub enum Action {
     Answer(Reply),
     /// Answer all messages that are still unanswered, in order.
     Release(Replies),
+    /// The same for messages of the response: few.
+    AnswerAll(Vec<Reply>),
     /// Ask the ledger, and hand its answer to [`super::Exchange::admitted`].
     Reserve(Arc<ReserveRequest>),
     /// Answer the client without an upstream; the exchange is over.
     Respond(LocalResponse),
+}
+
+impl Action {
+    /// The reply, where it is one.
+    pub(super) fn into_reply(self) -> Option<Reply> {
+        match self {
+            Self::Answer(reply) => Some(reply),
+            _ => None,
+        }
+    }
 }
 
 /// The answer to one message of the proxy.

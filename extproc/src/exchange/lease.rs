@@ -338,6 +338,7 @@ mod tests {
             window: Window::Fixed(Duration::from_secs(60)),
             mode: Mode::Strict,
             cap,
+            default_max_tokens: None,
             enforcement: Enforcement::Refuse,
             on_store_error,
         });

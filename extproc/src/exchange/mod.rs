@@ -4,6 +4,7 @@
 //! ```text
 //! Headers ─▶ Body ─▶ Admission ─▶ Upstream ─▶ Answering ─▶ Over
 //!    ├─────────┴─────────┴── Respond (our own answer) ────▶ Over
+//!    │                           Questioned (whose fault?) ─▶ Answering, or Respond
 //!    │                           Cut (no more of it) ◀─┘ ─▶ Over
 //!    └── Foreign (another filter answered before us, or the proxy amid the body) ▶ Over
 //! ```
@@ -25,6 +26,7 @@ mod lease;
 mod models;
 mod placing;
 mod plan;
+mod refused_bound;
 mod replies;
 mod response;
 mod summary;
@@ -60,6 +62,7 @@ use body::{BodyBuffer, BodyRefused, RequestBody};
 use body_memory::Holder;
 use lease::Lease;
 use plan::Plan;
+use refused_bound::Questioned;
 use replies::Ended;
 use response::Answer;
 
@@ -123,6 +126,8 @@ enum Phase {
     Body(BodyBuffer),
     Admission(Box<Pending>),
     Upstream(Box<Plan>),
+    /// It was refused, maybe for what we did to it.
+    Questioned(Box<Questioned>),
     Answering(Box<Answering>),
     /// The answer was ended, and the proxy is still to be told: with this, which nobody sees.
     Cut {
@@ -327,12 +332,30 @@ impl Exchange {
         if self.answers == Answers::Hidden {
             answer.hide();
         }
+        if let Some(added) = plan.output.added.filter(|_| (200..300).contains(&answer.status)) {
+            self.memory.experience.bounds().taken(plan.served_at, added.name);
+        }
+        if let Some(added) = self.in_question(&plan, &answer, headers, end) {
+            return Ok(self.question(added, plan, answer, headers, now));
+        }
+        Ok(self.begin_answer(plan, answer, headers, end, now))
+    }
+
+    /// Lets the answer's headers go on.
+    fn begin_answer(
+        &mut self,
+        plan: Box<Plan>,
+        mut answer: Answer,
+        headers: &Headers,
+        end: End,
+        now: Instant,
+    ) -> Action {
         answer.weigh(plan.tokens_per_seen);
         if let Some(allowance) = self.lease.as_ref().and_then(Lease::allowance) {
             answer.allow(allowance);
         }
         if end == End::More && answer.is_out_of_reach() {
-            return Ok(self.refuse_answer(&plan, &answer, now));
+            return self.refuse_answer(&plan, &answer, now);
         }
         let mut mutations = answer.mutations();
         if let Some(lease) = &self.lease {
@@ -351,7 +374,7 @@ impl Exchange {
         if end == End::Last {
             self.finish_answer(now);
         }
-        Ok(Action::Answer(Reply::ResponseHeaders(mutations)))
+        Action::Answer(Reply::ResponseHeaders(mutations))
     }
 
     /// The stream is gone: the end, or the client, the upstream or the proxy left. Calling it again changes nothing.
@@ -361,6 +384,11 @@ impl Exchange {
             Phase::Over | Phase::Cut { .. } => {}
             Phase::Headers | Phase::Body(_) => self.end(Outcome::Cancelled, now),
             Phase::Foreign => {}
+            // Refusals cost nothing.
+            Phase::Questioned(_) => {
+                self.settle(None);
+                self.end(Outcome::Cancelled, now);
+            }
             // The ledger's answer is on its way: the driver gives the hold back, it alone knows of it.
             Phase::Admission(_) => self.end(Outcome::Cancelled, now),
             Phase::Upstream(plan) => {
@@ -402,7 +430,12 @@ impl Exchange {
     pub fn is_released(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Upstream(_) | Phase::Answering(_) | Phase::Cut { .. } | Phase::Foreign | Phase::Over
+            Phase::Upstream(_)
+                | Phase::Questioned(_)
+                | Phase::Answering(_)
+                | Phase::Cut { .. }
+                | Phase::Foreign
+                | Phase::Over
         )
     }
 
@@ -656,6 +689,7 @@ impl Exchange {
             Phase::Body(_) => "reading the body",
             Phase::Admission(_) => "waiting for the ledger",
             Phase::Upstream(_) => "waiting for the upstream",
+            Phase::Questioned(_) => "reading a refusal",
             Phase::Answering(_) | Phase::Foreign => "passing the answer",
             Phase::Cut { .. } => "ending the answer",
             Phase::Over => "over",

@@ -6,7 +6,9 @@ use std::time::Instant;
 use attache_gate::{Caller, KeyPriority};
 use attache_proto::encoding;
 use attache_proto::fields::FieldEdits;
-use attache_proto::request::{IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent};
+use attache_proto::request::{
+    BoundName, IncludeUsage, OutputBounds, RequestScan, ScanError, Segment, SegmentKind, UsageEvent,
+};
 use attache_proto::response::UsageVisibility;
 use attache_proto::splice::Splice;
 use attache_proto::{ApiError, Dialect, ErrorKind, Operation, Usage, headers};
@@ -25,7 +27,7 @@ use crate::config::model::{Backend, Config, Endpoint, LimitsKnown, ModelName, Ru
 use crate::config::upstream::{Credentials, Mutation};
 use crate::limit::{
     CostContext, Estimate, EstimateInput, Experience, Form, Lesson, MEDIA_TOKENS, ModelGroups, Priority, Prompt,
-    Reservation, ReserveRequest, Subject,
+    Reservation, ReserveRequest, ServedAt, Subject,
 };
 use crate::route::site::SiteReason;
 use crate::route::{self, CoolDown};
@@ -49,6 +51,8 @@ pub(super) struct Plan {
     pub(super) context: Arc<CostContext>,
     pub(super) reservation: Option<Arc<ReserveRequest>>,
     pub(super) output: Output,
+    /// Whose answers teach how such answers can be bounded.
+    pub(super) served_at: ServedAt,
     /// Tokens of output for each that is seen in an event of a stream.
     pub(super) tokens_per_seen: f64,
     /// Whether its server may run tools by itself.
@@ -153,10 +157,13 @@ pub(super) fn plan(
     let tokens = head.operation.token_use();
     let limits = route.limits.iter().chain(&rule.limits).chain(&backend.limits);
     let limits = limits.filter(|limit| limit.quantity.is_used_by(tokens, &context));
+    let served_at = ServedAt::new(&context.backend, &served_model.name);
+    let taken = experience.bounds().by(served_at);
     let mut output = Output::new(scan.bounds.clone(), head.operation, &input);
-    if bounds::prefers_completion_tokens(&served_model.name, backend) {
-        output.bounds.prefer_completion_tokens();
-    }
+    output.bounds.add_as(bounds::to_add(&scan.bounds, &served_model.name, backend, &target.mutation.body, &taken));
+    output.is_thoughtful = output.bounds.has_thoughts() || bounds::reasons(&served_model.name);
+    output.context = taken.context(now);
+    output.most_taken = Output::most_taken(taken.most(now), output.context, &estimate);
     let reservation = output.held_for(ReserveRequest::new(limits, &subject, estimate));
     if scan.background && reservation.counts_tokens() {
         return Err(not_in_the_background(dialect));
@@ -181,6 +188,7 @@ pub(super) fn plan(
         context,
         reservation: (!reservation.holds.is_empty()).then(|| Arc::new(reservation)),
         output,
+        served_at,
         tokens_per_seen: experience.tokens_per_seen(&learned_as, key_id),
         runs_tools: scan.runs_tools,
         prompt,
@@ -216,7 +224,8 @@ fn prompt(scan: &RequestScan, input: &EstimateInput) -> Option<Prompt> {
     scan.segments.iter().all(is_text).then_some(prompt)
 }
 
-/// A bound of so many tokens is taken by nearly every model's server: whole generations of models could answer no more.
+/// A bound of so many tokens is taken by nearly every model's server: whole generations of models could answer no more. What a server
+/// does not take is learned from its refusal.
 const SURELY_TAKEN: u64 = 4_096;
 
 /// So long an answer in one piece is let be without a bound of the client's, by a limit that is wide enough: longer than nearly all.
@@ -225,6 +234,12 @@ const LONGEST_UNBOUNDED: u64 = 32_768;
 
 /// One such answer gets no more than this part of a limit: others may ask at the same time.
 const SHARE: u64 = 8;
+
+/// The same where thoughts come before the answer: cut off amid them, it would be of no use to anybody.
+const SHARE_OF_THOUGHTS: u64 = 2;
+
+/// The fewest tokens of a choice that are worth an answer: a word or two, and the end. OpenAI's Responses API takes no lower bound.
+const LEAST: u64 = 16;
 
 /// How long the answer may be, and how it is kept to that.
 #[derive(Debug)]
@@ -238,32 +253,83 @@ pub(super) struct Output {
     generates: bool,
     /// Whether a limit must not be overdrawn by it.
     is_capped: bool,
+    /// Whether much of it may be thoughts that nobody reads.
+    is_thoughtful: bool,
+    /// The bound of each choice that the operator wants where the client sets none.
+    default: Option<u64>,
+    /// The model's context, as far as is known.
+    context: Option<u64>,
+    /// The highest bound of each choice that its server takes, as far as is known.
+    most_taken: Option<u64>,
+    /// The bound that its request got, where the client set none.
+    pub(super) added: Option<Added>,
     /// What it was kept to, where that is less than the client's bound.
     lowered_to: Option<u64>,
+}
+
+/// A bound that a request did not come with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Added {
+    pub(super) name: BoundName,
+    pub(super) tokens: u64,
+    /// The model's context, as far as was known when it was chosen.
+    pub(super) context: Option<u64>,
 }
 
 impl Output {
     fn new(bounds: OutputBounds, operation: Operation, input: &EstimateInput) -> Self {
         let (form, bound, choices) = (input.form, input.output_bound(), input.choices.max(1));
         let generates = operation.generates();
-        Self { bound, form, choices, bounds, generates, is_capped: false, lowered_to: None }
+        Self {
+            bound,
+            form,
+            choices,
+            bounds,
+            generates,
+            is_capped: false,
+            is_thoughtful: false,
+            default: None,
+            context: None,
+            most_taken: None,
+            added: None,
+            lowered_to: None,
+        }
     }
 
-    /// What is to be held for it where limits must not be overdrawn: enough for the thoughts that the client wants; and, in one piece
-    /// without a bound of the client's, as much as a wide limit has room for.
+    /// The highest bound that a server takes whose model answers no more than `most`, and has a `context` for that and the prompt.
+    fn most_taken(most: Option<u64>, context: Option<u64>, estimate: &Estimate) -> Option<u64> {
+        // A prompt is rarely as dense as it might be, and there has to be some room.
+        let room = |context: u64| {
+            let likely = context.saturating_sub(estimate.input) / 2;
+            context.saturating_sub(estimate.input_at_most).max(likely).max(LEAST)
+        };
+        [most, context.map(room)].into_iter().flatten().min()
+    }
+
+    /// What is to be held for it where limits must not be overdrawn: enough for a bound that its server takes; and, in one piece without
+    /// a bound of the client's, what the operator says, or as much as a wide limit has room for.
     fn held_for(&mut self, reservation: ReserveRequest) -> ReserveRequest {
         self.is_capped = self.generates && reservation.bounds_output();
+        self.default = reservation.default_max_tokens();
         let held = reservation.estimate.output_at_most;
         match (self.form, self.bound) {
             _ if !self.is_capped => reservation,
             (Form::Stream, bound) => {
-                let wanted = self.least_of_thoughts().min(bound.unwrap_or(u64::MAX));
+                let wanted = self.least().min(bound.unwrap_or(u64::MAX));
                 if wanted > held { reservation.grown(wanted - held) } else { reservation }
             }
             (Form::Whole, None) => {
-                let share = reservation.widest_output() / SHARE;
-                let most = LONGEST_UNBOUNDED.saturating_mul(self.choices);
-                reservation.with_output(share.min(most).max(held))
+                let each = |tokens: u64| tokens.saturating_mul(self.choices);
+                let share = reservation.widest_output() / if self.is_thoughtful { SHARE_OF_THOUGHTS } else { SHARE };
+                let longest = each(LONGEST_UNBOUNDED);
+                let wanted = match self.default.map(each) {
+                    None if share >= longest => longest.max(held),
+                    wanted => {
+                        let wanted = wanted.unwrap_or_else(|| share.max(held));
+                        wanted.min(self.most_taken.map_or(u64::MAX, each)).max(self.least())
+                    }
+                };
+                reservation.with_output(wanted)
             }
             (Form::Whole, Some(_)) => reservation,
         }
@@ -274,18 +340,23 @@ impl Output {
     fn kept_to(&self, reservation: &Reservation) -> Option<u64> {
         let held = reservation.request().estimate.output_at_most;
         let most = match self.form {
-            _ if !self.is_capped => None,
-            Form::Whole if self.bound.is_none() => {
+            _ if !self.is_capped || !self.bounds.is_bounding() => None,
+            Form::Whole if self.bound.is_none() && self.default.is_none() => {
                 Some(held).filter(|held| *held < LONGEST_UNBOUNDED.saturating_mul(self.choices))
             }
             Form::Whole => Some(held),
             Form::Stream => reservation.most_output(),
         };
         let each = (most? / self.choices).max(1);
-        // What is more than a model can answer is refused by its server, and nobody knows how much that is: a stream can be ended
-        // without.
-        let is_taken = self.form == Form::Whole || self.bound.is_some() || each <= SURELY_TAKEN;
-        is_taken.then_some(each)
+        if self.bound.is_some() {
+            return Some(each);
+        }
+        let wanted = self.default.map(|default| default.max(self.bounds.least()));
+        // What is more than a model can answer is refused by its server, and nobody knows how much that is before the first time: a
+        // stream can be ended without.
+        let is_taken = self.form == Form::Whole || each <= SURELY_TAKEN.max(self.most_taken.unwrap_or(0));
+        let each = each.min(wanted.unwrap_or(u64::MAX)).min(self.most_taken.unwrap_or(u64::MAX));
+        (is_taken || wanted.is_some()).then_some(each)
     }
 
     /// How many tokens its server was asked to end it at, all choices together.
@@ -293,16 +364,10 @@ impl Output {
         self.lowered_to.or(self.bound)
     }
 
-    /// The fewest tokens with which its server takes what the client says of thoughts.
-    fn least_of_thoughts(&self) -> u64 {
-        self.choices.saturating_mul(self.bounds.least())
-    }
-
-    /// The fewest tokens that are worth an answer: less, and the request is refused.
+    /// The fewest tokens that are worth an answer, and with which its server takes what else the client says of it: less, and the request
+    /// is refused.
     pub(super) fn least(&self) -> u64 {
-        /// For each choice: a word or two, and the end.
-        const LEAST: u64 = 16;
-        self.choices.saturating_mul(LEAST).max(self.least_of_thoughts())
+        self.choices.saturating_mul(self.bounds.least().max(LEAST))
     }
 }
 
@@ -421,6 +486,9 @@ impl Plan {
         {
             self.splice = splice;
             let all = each.saturating_mul(self.output.choices);
+            let added =
+                self.output.bounds.added().map(|name| Added { name, tokens: each, context: self.output.context });
+            self.output.added = added.filter(|_| self.output.bound.is_none());
             self.output.lowered_to = Some(all).filter(|all| self.output.bound.is_none_or(|bound| bound > *all));
         }
         self.reservation = Some(Arc::clone(request));
@@ -509,7 +577,9 @@ impl Plan {
     fn accept_encoding(&self, headers: &Headers) -> Option<String> {
         let may_be_cut = self.output.form == Form::Stream
             && self.reservation.as_ref().is_some_and(|reservation| reservation.bounds_output());
-        if self.visibility == UsageVisibility::Remove || may_be_cut {
+        // What a server says against a bound of ours is to be read.
+        let may_be_ours = self.output.added.is_some();
+        if self.visibility == UsageVisibility::Remove || may_be_cut || may_be_ours {
             return Some("identity".to_owned());
         }
         headers.bytes("accept-encoding")?;

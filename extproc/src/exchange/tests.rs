@@ -5,6 +5,7 @@ mod endpoints;
 mod failing;
 mod growth;
 mod memory;
+mod refused_bounds;
 mod trailers;
 mod unfinished;
 mod upstreams;

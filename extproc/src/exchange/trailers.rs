@@ -40,6 +40,9 @@ impl Exchange {
     /// # Errors
     /// [`OutOfOrder`] when it is not their turn.
     pub fn response_trailers(&mut self, now: Instant) -> Result<Action, OutOfOrder> {
+        if let Phase::Questioned(_) = self.phase {
+            return self.trailers_of_refusal(now);
+        }
         let costs = match &mut self.phase {
             Phase::Answering(answering) if !answering.is_withholding() => {
                 // What an answer holds back at its end is half an event, and a reply to trailers has no body to put it in.
@@ -53,5 +56,22 @@ impl Exchange {
             _ => return Err(self.out_of_order("response trailers")),
         };
         Ok(Action::Answer(Reply::ResponseTrailers(costs)))
+    }
+
+    /// A refusal that may be about our bound is over by them.
+    fn trailers_of_refusal(&mut self, now: Instant) -> Result<Action, OutOfOrder> {
+        match self.heard(End::More, now) {
+            Some(Action::AnswerAll(mut replies)) => {
+                replies.extend(self.response_trailers(now)?.into_reply());
+                Ok(Action::AnswerAll(replies))
+            }
+            Some(Action::Respond(response)) => Ok(Action::Respond(response)),
+            // A reply to trailers has no body to put the refusal's in.
+            _ => {
+                self.phase = Phase::Over;
+                self.settle(None);
+                Ok(Action::Answer(Reply::ResponseTrailers(Costs::new())))
+            }
+        }
     }
 }

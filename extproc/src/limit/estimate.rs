@@ -57,13 +57,21 @@ pub struct Learned {
     pub template_tokens: u64,
     /// What nine of ten answers to this caller stay below, in tokens; `None` until enough of them were seen.
     pub output_p90: Option<u64>,
+    /// The longest of the last answers to this caller, in tokens; one that was kept short counts twice.
+    pub longest_output: Option<u64>,
 }
 
 /// English text and code are near four bytes a token in the vocabularies in use; the densest text (numbers, rare scripts) is
 /// near two. A template's own system prompt has some 25 tokens (Llama 3, Qwen 2.5).
 impl Default for Learned {
     fn default() -> Self {
-        Self { bytes_per_token: 4.0, fewest_bytes_per_token: 2.0, template_tokens: 32, output_p90: None }
+        Self {
+            bytes_per_token: 4.0,
+            fewest_bytes_per_token: 2.0,
+            template_tokens: 32,
+            output_p90: None,
+            longest_output: None,
+        }
     }
 }
 
@@ -118,8 +126,9 @@ impl EstimateInput {
             (Form::Whole, Some(bound)) => bound,
             // Whoever gets long answers gets room for longer ones.
             (Form::Whole, None) => {
-                let usual = learned.output_p90.unwrap_or(0);
-                WHOLE_FALLBACK.saturating_mul(self.choices.max(1)).max(usual.saturating_mul(2))
+                let usual = learned.output_p90.unwrap_or(0).saturating_mul(2);
+                let longest = learned.longest_output.unwrap_or(0);
+                WHOLE_FALLBACK.saturating_mul(self.choices.max(1)).max(usual).max(longest)
             }
         }
     }
@@ -236,6 +245,7 @@ mod tests {
             fewest_bytes_per_token: f64::NAN,
             template_tokens: all,
             output_p90: Some(all),
+            longest_output: Some(all),
         };
         let estimate = input.estimate(&learned);
         assert_eq!((estimate.usage().total, estimate.output_at_most), (u64::MAX, u64::MAX));

@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use attache_proto::Usage;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Learned;
 use super::events::{Events, InEvents};
 use super::most::{MAX_TEMPLATE_TOKENS, Most};
+use super::{BoundsTaken, Learned};
 
 /// Pairs of a model and a key, some 3 MB, and as many of a model and a tenant, some 2 MB. What their events have is 1 MB.
 const MAX_PAIRS: usize = 16 * 1024;
@@ -29,6 +29,7 @@ const MAX_MODELS: usize = 1024;
 #[derive(Default)]
 pub struct Experience {
     books: Mutex<Books>,
+    bounds: BoundsTaken,
 }
 
 /// One complete answer.
@@ -63,7 +64,8 @@ impl Experience {
             Some(prompts) => prompts.learned(),
             None => usual(&books.tenants, model),
         };
-        Learned { output_p90: books.outputs.get(pair(model, key_id)).and_then(|outputs| outputs.p90), ..learned }
+        let outputs = books.outputs.get(pair(model, key_id)).copied().unwrap_or_default();
+        Learned { output_p90: outputs.p90, longest_output: outputs.longest(), ..learned }
     }
 
     /// Learns from an answer of `model` to a key of a tenant.
@@ -104,6 +106,11 @@ impl Experience {
         let books = self.books();
         let known = |name: u128| books.events.get(name).copied().unwrap_or_default();
         known(pair(model, key_id)).tokens_per_seen(known(name(&[model])).tokens_per_seen(1.0))
+    }
+
+    /// What servers take of a bound of their answers.
+    pub fn bounds(&self) -> &BoundsTaken {
+        &self.bounds
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -192,6 +199,7 @@ impl Prompts {
             fewest_bytes_per_token: self.most.bytes_per_token(),
             template_tokens: self.most.template_tokens(),
             output_p90: None,
+            longest_output: None,
         }
     }
 }
@@ -233,6 +241,7 @@ impl Tenants {
             fewest_bytes_per_token: median(|it| it.fewest_bytes_per_token).unwrap_or(default.fewest_bytes_per_token),
             template_tokens: median(|it| it.template_tokens as f64).map_or(default.template_tokens, |it| it as u64),
             output_p90: None,
+            longest_output: None,
         }
     }
 }
@@ -279,28 +288,38 @@ struct WithTools {
 impl Outputs {
     /// What nine of ten do not exceed, or none of the few that there were.
     fn usual(&self) -> Option<u64> {
+        self.p90.or_else(|| self.longest())
+    }
+
+    /// What none that is remembered exceeds.
+    fn longest(&self) -> Option<u64> {
         let known = self.tokens.get(..self.count.min(REMEMBERED)).unwrap_or_default();
-        self.p90.or_else(|| known.iter().max().map(|tokens| u64::from(*tokens)))
+        known.iter().max().map(|tokens| u64::from(*tokens))
     }
 }
 
 /// A map that forgets what was not written for longest, half of it at a time.
-struct Recent<V> {
+pub(super) struct Recent<V> {
     young: HashMap<u128, V>,
     old: HashMap<u128, V>,
     half: usize,
 }
 
 impl<V> Recent<V> {
-    fn with_room_for(entries: usize) -> Self {
+    pub(super) fn with_room_for(entries: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), half: entries / 2 }
     }
 
-    fn get(&self, key: u128) -> Option<&V> {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    pub(super) fn get(&self, key: u128) -> Option<&V> {
         self.young.get(&key).or_else(|| self.old.get(&key))
     }
 
-    fn entry(&mut self, key: u128) -> &mut V
+    pub(super) fn entry(&mut self, key: u128) -> &mut V
     where
         V: Default,
     {
@@ -321,7 +340,7 @@ fn pair(model: &str, caller: Option<&str>) -> u128 {
 }
 
 /// 128 bits that no two lists of texts share: each is preceded by its length.
-fn name(texts: &[&str]) -> u128 {
+pub(super) fn name(texts: &[&str]) -> u128 {
     let mut hash = Xxh3::new();
     for text in texts {
         hash.update(&(text.len() as u64).to_le_bytes());
@@ -477,7 +496,7 @@ mod tests {
             }
         }
         let books = experience.books();
-        assert!(books.outputs.young.len() + books.outputs.old.len() <= MAX_PAIRS);
+        assert!(books.outputs.len() <= MAX_PAIRS);
         drop(books);
         let is_known = |key: &str| experience.of("m", None, Some(key)).output_p90.is_some();
         assert!(is_known("regular") && is_known(&(3 * MAX_PAIRS - 1).to_string()) && !is_known("0"));

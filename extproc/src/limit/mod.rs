@@ -6,6 +6,7 @@
 //! stands in for it. `headers` and `refusal` tell the client
 //! of the `decision`, `journal` and `figures` tell people.
 
+mod bounds_taken;
 mod clock;
 mod counter;
 mod decision;
@@ -33,6 +34,7 @@ mod subject;
 mod tests;
 mod window;
 
+pub use bounds_taken::{BoundsTaken, ServedAt, Taken};
 pub use clock::{Clock, SystemClock};
 pub use decision::{Decision, Grown, Keeper, Refused, Reservation};
 pub(crate) use estimate::MEDIA_TOKENS;

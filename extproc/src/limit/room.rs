@@ -66,6 +66,12 @@ impl ReserveRequest {
         room(&self.with_output(LONGEST), standings).unwrap_or(0)
     }
 
+    /// The bound that the operator wants of answers whose client sets none, in tokens of each choice: the lowest of its limits.
+    pub fn default_max_tokens(&self) -> Option<u64> {
+        let capped = self.holds.iter().filter(|hold| hold.is_capped());
+        capped.filter_map(|hold| hold.limit.default_max_tokens).min()
+    }
+
     /// Whether a limit that must not be overdrawn counts how long the answer gets.
     pub fn bounds_output(&self) -> bool {
         let [none, long] = [0, LONGEST].map(|output| self.with_output(output));

@@ -25,6 +25,8 @@ pub struct Limit {
     pub mode: Mode,
     /// Whether an answer may cost more than was held for it.
     pub cap: Cap,
+    /// The bound of answers whose client sets none, in tokens of each choice, where it is capped; `None` leaves that to us.
+    pub default_max_tokens: Option<u64>,
     /// Whether it refuses.
     pub enforcement: Enforcement,
     /// What becomes of requests while the store does not answer.

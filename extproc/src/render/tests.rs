@@ -16,7 +16,7 @@ use crate::config::model::{
     Backend, Endpoint, EndpointAddress, LimitsKnown, ObjectName, Retries, Route, Rule, RuleMatch, Settings, Target,
     ValueMatch,
 };
-use crate::config::upstream::{Api, Credentials};
+use crate::config::upstream::{AnswerBound, Api, Credentials};
 
 fn object(name: &str) -> ObjectName {
     ObjectName { namespace: Arc::from("default"), name: Arc::from(name) }
@@ -46,6 +46,7 @@ pub(super) fn backend(name: &str, mode: PlacementMode, addresses: Vec<EndpointAd
         cluster,
         tls: None,
         api: Api::default(),
+        answer_bound: AnswerBound::Fitting,
         credentials: Credentials::NotNeeded,
         affinity: Arc::new(AffinityPolicy { mode, ..AffinityPolicy::default() }),
         retries: Retries { attempts: 2 },

@@ -96,6 +96,8 @@ enum Outgoing {
     Nothing,
     One(Box<ProcessingResponse>),
     Replies(Box<Replies>),
+    /// In reverse order.
+    Few(Vec<Reply>),
 }
 
 impl Iterator for Outgoing {
@@ -105,9 +107,12 @@ impl Iterator for Outgoing {
         if let Self::Replies(replies) = self {
             return replies.next().map(Reply::into_envoy);
         }
+        if let Self::Few(replies) = self {
+            return replies.pop().map(Reply::into_envoy);
+        }
         match std::mem::replace(self, Self::Nothing) {
             Self::One(response) => Some(*response),
-            Self::Nothing | Self::Replies(_) => None,
+            Self::Nothing | Self::Replies(_) | Self::Few(_) => None,
         }
     }
 }
@@ -185,6 +190,7 @@ impl Session {
             Action::Wait | Action::Reserve(_) => Outgoing::Nothing,
             Action::Answer(reply) => Outgoing::One(Box::new(reply.into_envoy())),
             Action::Release(replies) => Outgoing::Replies(Box::new(replies)),
+            Action::AnswerAll(replies) => Outgoing::Few(replies.into_iter().rev().collect()),
             Action::Respond(response) => Outgoing::One(Box::new(response.into_envoy())),
         })
     }

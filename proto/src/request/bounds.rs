@@ -17,7 +17,7 @@ pub struct OutputBounds {
     /// How much of the answer may be thoughts.
     budgets: Vec<Budget>,
     /// Where a field can be added, if servers would find none, and its name.
-    insertion: Option<(usize, &'static str)>,
+    insertion: Option<(usize, BoundName)>,
     is_chat: bool,
 }
 
@@ -30,7 +30,7 @@ struct Field {
 
 /// The names of such a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BoundName {
+pub enum BoundName {
     /// `max_tokens`, which every server knows.
     MaxTokens,
     /// `max_completion_tokens`, which newer ones know for chats.
@@ -39,6 +39,18 @@ pub(super) enum BoundName {
     MaxOutputTokens,
     /// `n_predict`, by which llama.cpp's server lets a body override the others.
     NPredict,
+}
+
+impl BoundName {
+    /// As bodies have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MaxTokens => "max_tokens",
+            Self::MaxCompletionTokens => "max_completion_tokens",
+            Self::MaxOutputTokens => "max_output_tokens",
+            Self::NPredict => "n_predict",
+        }
+    }
 }
 
 impl OutputBounds {
@@ -58,7 +70,8 @@ impl OutputBounds {
         let mut edits: Vec<_> = self.fields.iter().filter_map(lower).collect();
         if let Some((at, name)) = self.insertion {
             // A comma always belongs before it: a body that was scanned has at least a model.
-            edits.push(Edit { span: at..at, replacement: Bytes::from(format!(",\"{name}\":{tokens}")) });
+            let field = format!(",\"{}\":{tokens}", name.as_str());
+            edits.push(Edit { span: at..at, replacement: Bytes::from(field) });
         }
         let bound = self.fields.iter().filter_map(|field| field.tokens.number()).max();
         edits.extend(self.budgets.iter().filter_map(|budget| budget.lowered_with(tokens, bound)));
@@ -70,13 +83,34 @@ impl OutputBounds {
         self.budgets.iter().map(Budget::least_bound).max().unwrap_or(0)
     }
 
-    /// Has a chat that bounds nothing itself bounded by `max_completion_tokens`: OpenAI's reasoning models take no `max_tokens`.
-    pub fn prefer_completion_tokens(&mut self) {
-        if let Some((_, name)) = &mut self.insertion
-            && self.is_chat
-        {
-            *name = "max_completion_tokens";
+    /// Whether the body says how much of the answer may be thoughts.
+    pub fn has_thoughts(&self) -> bool {
+        !self.budgets.is_empty()
+    }
+
+    /// Whether [`OutputBounds::lowered_to`] leaves the body with a bound.
+    pub fn is_bounding(&self) -> bool {
+        self.insertion.is_some() || !self.fields.is_empty()
+    }
+
+    /// The field that [`OutputBounds::lowered_to`] adds, where the body has none that its server heeds.
+    pub fn added(&self) -> Option<BoundName> {
+        self.insertion.map(|(_, name)| name)
+    }
+
+    /// The fields that could be added in its place; none where the body has one of its own.
+    pub fn choices(&self) -> &'static [BoundName] {
+        match self.insertion {
+            None => &[],
+            Some(_) if self.is_chat => &[BoundName::MaxTokens, BoundName::MaxCompletionTokens],
+            Some((_, BoundName::MaxOutputTokens)) => &[BoundName::MaxOutputTokens],
+            Some(_) => &[BoundName::MaxTokens],
         }
+    }
+
+    /// Has this field added where the body has none, or none at all.
+    pub fn add_as(&mut self, name: Option<BoundName>) {
+        self.insertion = self.insertion.take().and_then(|(at, _)| Some((at, name?)));
     }
 
     /// The largest bound that servers of `operation` may find, in tokens.
@@ -112,8 +146,8 @@ impl OutputBounds {
             _ => true,
         };
         let name = match operation {
-            Operation::Responses => "max_output_tokens",
-            _ => "max_tokens",
+            Operation::Responses => BoundName::MaxOutputTokens,
+            _ => BoundName::MaxTokens,
         };
         self.insertion = (!is_bounded).then_some((closing_brace, name));
     }

@@ -28,6 +28,7 @@
 //! | [`x-sim-reasoning-tokens: N`](REASONING_TOKENS_HEADER) | so many of them are reasoning; with Anthropic's `thinking` half of them without it |
 //! | [`x-sim-event-tokens: N`](EVENT_TOKENS_HEADER) | so many tokens come in an event of a stream |
 //! | [`x-sim-unbounded: 1`](UNBOUNDED_HEADER) | `max_tokens` does not cut it |
+//! | [`x-sim-completion-tokens-only: 1`](COMPLETION_TOKENS_ONLY_HEADER) | `max_tokens` is refused, as by OpenAI's reasoning models |
 //! | [`x-sim-tools: N`](TOOLS_HEADER) | the answer calls so many of the request's tools, unless `tool_choice` or `parallel_tool_calls` forbids it |
 //! | [`x-sim-encode: CODING`](ENCODE_HEADER) | the answer's content coding: `gzip`, `br`, `zstd`, `deflate`, `raw-deflate`; `auto` for the best that `accept-encoding` allows; `lie` says gzip and is plain |
 //! | [`x-sim-fault: EFFECTS`](FAULT_HEADER) | what goes wrong, see [`Fault`] |
@@ -62,7 +63,8 @@ mod usage;
 pub use coding::Coding;
 pub use config::Config;
 pub use endpoint::{
-    ANSWER_TOKENS_HEADER, EVENT_TOKENS_HEADER, REASONING_TOKENS_HEADER, TOOLS_HEADER, UNBOUNDED_HEADER,
+    ANSWER_TOKENS_HEADER, COMPLETION_TOKENS_ONLY_HEADER, EVENT_TOKENS_HEADER, REASONING_TOKENS_HEADER, TOOLS_HEADER,
+    UNBOUNDED_HEADER,
 };
 pub use exchange::{ENCODE_HEADER, FAULT_HEADER};
 pub use faults::{BreakOff, DoneMark, Fault, FaultError, FaultSpan, LengthClaim, Refusal, UsageReport};

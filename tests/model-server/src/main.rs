@@ -31,6 +31,8 @@ Headers of a request:
   x-sim-reasoning-tokens: N   so many of them are reasoning
   x-sim-event-tokens: N       so many tokens come in an event of a stream
   x-sim-unbounded: 1          max_tokens does not cut it
+  x-sim-completion-tokens-only: 1
+                              max_tokens is refused, as by OpenAI's reasoning models
   x-sim-tools: N              the answer calls so many of the request's tools
   x-sim-encode: CODING        gzip, br, zstd, deflate, raw-deflate; auto: the best that accept-encoding allows;
                               lie: says gzip and is plain; hidden-gzip: is gzip and does not say so

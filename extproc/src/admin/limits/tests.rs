@@ -309,6 +309,7 @@ fn money_is_shown_in_its_currency() {
         window: crate::limit::Window::Fixed(std::time::Duration::from_secs(86_400)),
         mode: crate::limit::Mode::Check,
         cap: crate::limit::Cap::Open,
+        default_max_tokens: None,
         enforcement: crate::limit::Enforcement::Shadow,
         on_store_error: crate::limit::OnStoreError::Deny,
     };

@@ -116,6 +116,7 @@ impl Stage for ServiceBackendStage<'_> {
             endpoints,
             tls,
             api: spec.api.clone(),
+            answer_bound: spec.answer_bound,
             credentials: Credentials::NotNeeded,
             affinity,
             retries: RETRIES,

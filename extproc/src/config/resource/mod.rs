@@ -50,7 +50,9 @@ pub(super) use secret::{KEY_ENTRY, Kept, KeyFault, Secrets};
 pub(super) use security_policy::{KeySpec, SecurityPolicy};
 pub(super) use service_backend::ServiceBackend;
 pub(super) use tls::{TlsPolicy, TlsSettings, TrustSpec, Validation};
-pub(super) use token_limit::{Counted, LimitSpec, LimitTarget, TokenLimitPolicy};
+pub(super) use token_limit::{
+    Counted, FEWEST_DEFAULT_TOKENS, LimitSpec, LimitTarget, MOST_DEFAULT_TOKENS, TokenLimitPolicy,
+};
 pub(super) use traffic::{Sharing, TrafficPolicy, TrafficRule, TrafficTarget};
 
 /// Every object of the kinds that we read. As the result of a compilation: the last good state of each.
@@ -197,6 +199,9 @@ const OUR_ANNOTATIONS: &str = "attache.dev/";
 
 /// Names the paths that a route passes through.
 pub(super) const PASS_THROUGH: &str = "attache.dev/pass-through";
+
+/// Names the field by which a backend's answers are bounded, where we add one.
+pub(super) const ANSWER_BOUND: &str = "attache.dev/answer-bound";
 
 /// Says which class of models a route or a backend serves.
 pub(super) const MODEL_CLASS: &str = "attache.dev/model-class";
@@ -466,6 +471,14 @@ fn read_labels(node: &Node, log: &mut Log) -> Option<Labels> {
         }
     }
     Some(labels)
+}
+
+/// Reports each annotation of ours but the one that is `known` of such an object.
+fn report_others(annotations: &Annotations, known: &str, object: &str, log: &mut Log) {
+    for (name, Located { location, .. }) in annotations.iter().filter(|(name, _)| &***name != known) {
+        let unknown = Diagnostic::warning(location, format!("there is no annotation {} of {object}", quote(name)));
+        log.push(unknown.with_help(format!("there is `{known}`; rename or remove this one")));
+    }
 }
 
 /// Those of others are theirs to judge.

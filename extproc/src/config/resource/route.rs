@@ -10,7 +10,7 @@ use attache_proto::pass_through::PathPattern;
 use super::kind::GATEWAY_API;
 use super::limit::Expression;
 use super::mutation::read_mutation;
-use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec};
+use super::{Annotations, Labels, PASS_THROUGH, ServiceBackend, Spec, report_others};
 use crate::config::diagnostic::{Diagnostic, Location};
 use crate::config::fields::{Fields, FromNode, Log, quote};
 use crate::config::host::HostName;
@@ -71,10 +71,7 @@ impl Spec for Route {
 
     fn annotated(self, annotations: &Annotations, log: &mut Log) -> Self {
         let pass_through = annotations.get(PASS_THROUGH).map(|text| read_patterns(text, log)).unwrap_or_default();
-        for (name, Located { location, .. }) in annotations.iter().filter(|(name, _)| &***name != PASS_THROUGH) {
-            let unknown = Diagnostic::warning(location, format!("there is no annotation {} of a route", quote(name)));
-            log.push(unknown.with_help(format!("there is `{PASS_THROUGH}`; rename or remove this one")));
-        }
+        report_others(annotations, PASS_THROUGH, "a route", log);
         Self { pass_through, ..self }
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::kind::ENVOY_GATEWAY;
 use super::mutation::read_mutation;
 use super::security_policy::read_policy_ref;
-use super::{Labels, MODEL_CLASS, Spec};
-use crate::config::fields::{Fields, FromNode, Log};
+use super::{ANSWER_BOUND, Annotations, Labels, MODEL_CLASS, Spec, report_others};
+use crate::config::diagnostic::Diagnostic;
+use crate::config::fields::{Fields, FromNode, Log, quote};
 use crate::config::node::Node;
-use crate::config::upstream::{Api, Mutation, Schema};
-use crate::config::value::{Reference, one_of, path_prefix};
+use crate::config::upstream::{AnswerBound, Api, Mutation, Schema};
+use crate::config::value::{Located, Reference, one_of, path_prefix};
 
 #[derive(Debug)]
 pub(in crate::config) struct ServiceBackend {
@@ -23,6 +24,8 @@ pub(in crate::config) struct ServiceBackend {
     pub(in crate::config) security_policy: Option<Reference>,
     /// The class of the model behind it.
     pub(in crate::config) model_class: Option<Arc<str>>,
+    /// How its answers are bounded.
+    pub(in crate::config) answer_bound: AnswerBound,
 }
 
 impl Spec for ServiceBackend {
@@ -30,6 +33,18 @@ impl Spec for ServiceBackend {
 
     fn labelled(self, labels: &Labels) -> Self {
         Self { model_class: labels.get(MODEL_CLASS).cloned(), ..self }
+    }
+
+    fn annotated(self, annotations: &Annotations, log: &mut Log) -> Self {
+        report_others(annotations, ANSWER_BOUND, "an AIServiceBackend", log);
+        let Some(Located { value, location }) = annotations.get(ANSWER_BOUND) else { return self };
+        let Some(answer_bound) = AnswerBound::ALL.into_iter().find(|bound| bound.as_str() == Some(value)) else {
+            let message = format!("{} is no field by which a backend's answers can be bounded", quote(value));
+            let help = "write `max_tokens`, `max_completion_tokens` or `none`";
+            log.push(Diagnostic::error(location, message).with_help(help));
+            return self;
+        };
+        Self { answer_bound, ..self }
     }
 }
 
@@ -42,7 +57,14 @@ impl FromNode for ServiceBackend {
             let backend = fields.require_with("backendRef", read_backend_ref);
             let mutation = read_mutation(fields);
             let security_policy = fields.take_with("backendSecurityPolicyRef", read_policy_ref);
-            Some(Self { backend: backend?, api: api?, mutation: mutation?, security_policy, model_class: None })
+            Some(Self {
+                backend: backend?,
+                api: api?,
+                mutation: mutation?,
+                security_policy,
+                model_class: None,
+                answer_bound: AnswerBound::Fitting,
+            })
         })
     }
 }

@@ -50,10 +50,17 @@ pub(in crate::config) struct Counted {
     pub(in crate::config) window: Window,
     pub(in crate::config) mode: Mode,
     pub(in crate::config) cap: Cap,
+    pub(in crate::config) default_max_tokens: Option<u64>,
 }
 
 /// For how long an idle counter of requests in flight is kept.
 const CONCURRENCY_WINDOW: Window = Window::Fixed(Duration::from_secs(1));
+
+/// Fewer are no answer.
+pub(in crate::config) const FEWEST_DEFAULT_TOKENS: u64 = 16;
+
+/// No model answers more.
+pub(in crate::config) const MOST_DEFAULT_TOKENS: u64 = 1_000_000;
 
 /// The default of [`Limit::low_priority_percent`](crate::limit::Limit::low_priority_percent).
 const LOW_PRIORITY_PERCENT: u8 = 80;
@@ -176,7 +183,7 @@ fn report_duplicates(fields: &mut Fields<'_>, per: &[Dimension]) {
 
 fn read_budget(fields: &mut Fields<'_>, prices: KnownPrices<'_>) -> Option<Counted> {
     if !fields.has("limit") {
-        fields.accept(&["window", "windowType", "timeZone", "cost", "mode", "cap"]);
+        fields.accept(&["window", "windowType", "timeZone", "cost", "mode", "cap", "defaultMaxTokens"]);
         return fields.fail("a limit needs `limit` or `concurrency`", "write `limit: 1000` and `window: 1m`");
     }
     let cost =
@@ -198,7 +205,13 @@ fn read_budget(fields: &mut Fields<'_>, prices: KnownPrices<'_>) -> Option<Count
     if cap == Cap::Capped && quantity == Some(Quantity::Requests) {
         fields.reject("cap", "`cap` bounds what an answer costs, and requests are counted without", "leave `cap` out");
     }
-    Some(Counted { quantity: quantity?, amount: amount?, window: window?, mode, cap })
+    let default_max_tokens =
+        fields.take_with("defaultMaxTokens", |node, log| number(node, log, FEWEST_DEFAULT_TOKENS, MOST_DEFAULT_TOKENS));
+    if cap == Cap::Open && fields.has("defaultMaxTokens") {
+        let message = "`defaultMaxTokens` is what answers are bounded by for a limit with a cap";
+        fields.reject("defaultMaxTokens", message, "write `cap: true`, or leave it out");
+    }
+    Some(Counted { quantity: quantity?, amount: amount?, window: window?, mode, cap, default_max_tokens })
 }
 
 fn money(fields: &mut Fields<'_>, prices: KnownPrices<'_>) -> Option<Quantity> {
@@ -227,7 +240,7 @@ fn read_cap(fields: &mut Fields<'_>, mode: Mode) -> Cap {
 }
 
 fn read_concurrency(fields: &mut Fields<'_>) -> Option<Counted> {
-    for field in ["limit", "cost", "windowType", "timeZone", "cap"] {
+    for field in ["limit", "cost", "windowType", "timeZone", "cap", "defaultMaxTokens"] {
         if fields.has(field) {
             let message = format!("`concurrency` counts requests in flight and takes no `{field}`");
             fields.reject(field, message, "make it a limit of its own");
@@ -243,7 +256,14 @@ fn read_concurrency(fields: &mut Fields<'_>) -> Option<Counted> {
             "use `soft` or `strict`",
         );
     }
-    Some(Counted { quantity: Quantity::Concurrency, amount: amount?, window: window?, mode, cap: Cap::Open })
+    Some(Counted {
+        quantity: Quantity::Concurrency,
+        amount: amount?,
+        window: window?,
+        mode,
+        cap: Cap::Open,
+        default_max_tokens: None,
+    })
 }
 
 /// A whole number of units, in what counters have.

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Kind, fields, header_value, switch, target, text, whole_number, words};
 use crate::config::resource::{
-    AI_GATEWAY, MAX_AMOUNT, MAX_CONDITION_BYTES, MAX_PRICED_MODELS, MAX_UNITS, Route, Spec, TokenLimitPolicy,
+    AI_GATEWAY, FEWEST_DEFAULT_TOKENS, MAX_AMOUNT, MAX_CONDITION_BYTES, MAX_PRICED_MODELS, MAX_UNITS,
+    MOST_DEFAULT_TOKENS, Route, Spec, TokenLimitPolicy,
 };
 
 /// What can be counted apart, and what conditions are about.
@@ -58,6 +59,11 @@ fn limit() -> Value {
             "concurrency": whole_number("Requests in flight at once, in place of limit, window and cost.", 1, MAX_AMOUNT),
             "mode": words("How exactly: soft may overdraw once, strict holds an estimate, check holds nothing. Default: soft", &["soft", "strict", "check"]),
             "cap": switch("Answers stay within what is held for them; with `mode: strict`."),
+            "defaultMaxTokens": whole_number(
+                "Tokens of each choice that an answer is bounded by whose client sets no bound; with `cap: true`. Default: what the limit has room for",
+                FEWEST_DEFAULT_TOKENS,
+                MOST_DEFAULT_TOKENS,
+            ),
             "shadow": switch("It counts, and refuses nobody."),
             "onStoreError": words("While Redis does not answer. Default: local", &["local", "allow", "deny"]),
             "lowPriorityPercent": whole_number("How much of it keys of `priority: low` may use. Default: 80", 1, 100),
@@ -65,7 +71,10 @@ fn limit() -> Value {
         &["name"],
     );
     if let Value::Object(limit) = &mut limit {
-        limit.insert("allOf".to_owned(), json!([in_flight_or_budget(), money_or_whole_number(), cap_is_strict()]));
+        limit.insert(
+            "allOf".to_owned(),
+            json!([in_flight_or_budget(), money_or_whole_number(), cap_is_strict(), default_is_capped()]),
+        );
     }
     limit
 }
@@ -75,7 +84,7 @@ fn in_flight_or_budget() -> Value {
         "if": {"required": ["concurrency"]},
         "then": {
             "properties": {
-                "limit": false, "cost": false, "windowType": false, "timeZone": false, "cap": false,
+                "limit": false, "cost": false, "windowType": false, "timeZone": false, "cap": false, "defaultMaxTokens": false,
                 "mode": {"enum": ["soft", "strict"]},
             },
         },
@@ -88,6 +97,13 @@ fn money_or_whole_number() -> Value {
         "if": {"properties": {"cost": {"const": "money"}}, "required": ["cost"]},
         "then": {"properties": {"limit": {"maximum": MAX_UNITS}}},
         "else": {"properties": {"limit": {"type": "integer"}}},
+    })
+}
+
+fn default_is_capped() -> Value {
+    json!({
+        "if": {"required": ["defaultMaxTokens"]},
+        "then": {"properties": {"cap": {"const": true}}, "required": ["cap"]},
     })
 }
 

@@ -53,6 +53,7 @@ fn a_limit_that_says_little_is_soft_refuses_and_counts_all_tokens_for_everyone()
         window: Window::Sliding(Duration::from_secs(60)),
         mode: Mode::Soft,
         cap: Cap::Open,
+        default_max_tokens: None,
         enforcement: Enforcement::Refuse,
         on_store_error: OnStoreError::Local,
     };
@@ -112,9 +113,11 @@ fn whom_a_limit_counts_and_which_requests_it_is_about_are_written_in_the_same_wo
 #[test]
 fn a_limit_says_how_strict_it_is() {
     let limit = limit_of(
-        "limit: 1, window: 1m, mode: strict, cap: true, shadow: true, onStoreError: deny, lowPriorityPercent: 5",
+        "limit: 1, window: 1m, mode: strict, cap: true, shadow: true, onStoreError: deny, lowPriorityPercent: 5, \
+         defaultMaxTokens: 8192",
     );
     assert_eq!((limit.mode, limit.cap, limit.enforcement), (Mode::Strict, Cap::Capped, Enforcement::Shadow));
+    assert_eq!(limit.default_max_tokens, Some(8_192));
     assert_eq!((limit.on_store_error, limit.low_priority_percent), (OnStoreError::Deny, 5));
     let fields = "shadow: true, limits: [{name: a, limit: 1, window: 1m}, {name: b, concurrency: 2, shadow: false}]";
     let outcome = compile_text(&(world() + &policy(fields)), None);

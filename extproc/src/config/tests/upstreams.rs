@@ -1,7 +1,7 @@
 //! Keys, mutations and schemas: what is taken, what is refused, and what is never shown.
 
 use super::*;
-use crate::config::upstream::{ApiKey, Credentials, KeyScheme};
+use crate::config::upstream::{AnswerBound, ApiKey, Credentials, KeyScheme};
 
 const KEY: &str = "sk-seen-by-nobody";
 
@@ -229,6 +229,24 @@ fn a_routes_mutation_overrules_its_backends() {
     let body = br#"{"model":"m","a":0,"c":1}"#;
     let splice = attache_proto::splice::Splice::new(mutation.body.edits(body).unwrap(), body.len()).unwrap();
     assert_eq!(splice.apply(&bytes::Bytes::from_static(body)), r#"{"model":"m","a":[2],"b":"text"}"#);
+}
+
+#[test]
+fn a_backend_says_by_which_field_its_answers_are_bounded() {
+    for (annotations, expected) in [
+        ("", AnswerBound::Fitting),
+        ("attache.dev/answer-bound: max_tokens", AnswerBound::MaxTokens),
+        ("attache.dev/answer-bound: max_completion_tokens", AnswerBound::MaxCompletionTokens),
+        ("attache.dev/answer-bound: none", AnswerBound::None),
+        ("other.dev/answer-bound: none", AnswerBound::Fitting),
+    ] {
+        let named = "kind: AIServiceBackend\nmetadata: {name: a";
+        let text = backend("a", 1) + &route("r", "m", "a");
+        assert!(text.contains(named), "{text}");
+        let outcome = compiled(&text.replace(named, &format!("{named}, annotations: {{{annotations}}}")), None);
+        assert_eq!(errors(&outcome), [""; 0], "{annotations}");
+        assert_eq!(outcome.config.backends[0].answer_bound, expected, "{annotations}");
+    }
 }
 
 #[test]

@@ -534,7 +534,7 @@ fn an_answer_that_was_kept_short_is_not_taken_for_a_short_one() {
         let usage = json!({"usage": {"prompt_tokens": 9, "completion_tokens": most.min(9_000)}});
         table.answer_body(&usage.to_string(), End::Last);
     }
-    assert_eq!((held[0], held[8], held[9], held[19]), (4_096, 16_384, 18_000, 18_000));
+    assert_eq!((held[0], held[8], held[9], held[19]), (4_096, 32_768, 32_768, 18_000));
 }
 
 #[test]

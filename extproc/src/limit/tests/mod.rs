@@ -62,6 +62,7 @@ pub(super) fn limit(id: &str, amount: u64, mode: Mode) -> Limit {
         window: Window::Fixed(Duration::from_secs(60)),
         mode,
         cap: Cap::Open,
+        default_max_tokens: None,
         enforcement: Enforcement::Refuse,
         on_store_error: OnStoreError::Deny,
     }

@@ -149,6 +149,10 @@ impl Call {
         }
     }
 
+    pub(crate) fn has_max_tokens(&self) -> bool {
+        self.max_tokens.is_some()
+    }
+
     pub(crate) fn cache_salt(&self) -> &str {
         self.cache_salt.as_deref().unwrap_or_default()
     }

@@ -51,6 +51,12 @@ impl ApiError {
         Self { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..Self::malformed(message).about("model") }
     }
 
+    /// 400, in the words of OpenAI's reasoning models.
+    pub(crate) fn unsupported_max_tokens() -> Self {
+        let message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.";
+        Self { code: Some("unsupported_parameter"), ..Self::malformed(message).about("max_tokens") }
+    }
+
     /// 404.
     pub(crate) fn unknown_path(path: &str) -> Self {
         Self {

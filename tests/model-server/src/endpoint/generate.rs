@@ -6,8 +6,8 @@ use futures_util::StreamExt as _;
 use serde_json::json;
 
 use super::{
-    ANSWER_TOKENS_HEADER, Answer, EVENT_TOKENS_HEADER, Exchange, REASONING_TOKENS_HEADER, TOOLS_HEADER,
-    UNBOUNDED_HEADER, number,
+    ANSWER_TOKENS_HEADER, Answer, COMPLETION_TOKENS_ONLY_HEADER, EVENT_TOKENS_HEADER, Exchange,
+    REASONING_TOKENS_HEADER, TOOLS_HEADER, UNBOUNDED_HEADER, number,
 };
 use crate::{
     dialect::{ApiError, Call, ChatWriter, Delivery, Form, MessageWriter, ResponseWriter},
@@ -19,6 +19,9 @@ use crate::{
 pub(super) async fn answer(exchange: &Exchange<'_>, form: Form) -> Result<Answer, ApiError> {
     let call = Call::parse(exchange.body)?;
     exchange.serves(&call.model)?;
+    if exchange.head.headers.contains_key(COMPLETION_TOKENS_ONLY_HEADER) && call.has_max_tokens() {
+        return Err(ApiError::unsupported_max_tokens());
+    }
     let prompts = call.prompts(form)?;
     let length = Length::of(exchange, &call, form)?;
     let generation = Generation {

@@ -34,6 +34,9 @@ pub const EVENT_TOKENS_HEADER: &str = "x-sim-event-tokens";
 /// The header that lets an answer be as long as it gets, whatever the body says.
 pub const UNBOUNDED_HEADER: &str = "x-sim-unbounded";
 
+/// The header that has `max_tokens` refused, as OpenAI's reasoning models do.
+pub const COMPLETION_TOKENS_ONLY_HEADER: &str = "x-sim-completion-tokens-only";
+
 /// The header that sets how many of the answer's tokens are reasoning.
 pub const REASONING_TOKENS_HEADER: &str = "x-sim-reasoning-tokens";
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use attache_model_server::{ANSWER_TOKENS_HEADER, Config, ModelServer};
+use attache_model_server::{ANSWER_TOKENS_HEADER, COMPLETION_TOKENS_ONLY_HEADER, Config, ModelServer};
 use reqwest::Client;
 use serde_json::{Value, json};
 
@@ -113,6 +113,20 @@ async fn the_answers_length_is_the_headers_cut_by_the_bodys_or_exactly_the_bodys
         let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
         assert_eq!(text.split(' ').count(), tokens, "{header:?} {body}");
     }
+}
+
+#[tokio::test]
+async fn max_tokens_is_refused_on_request() {
+    let server = start().await;
+    let ask = |body: Value| chat(&server, &body).header(COMPLETION_TOKENS_ONLY_HEADER, "1").send();
+    let refused = ask(json!({"max_tokens": 5})).await.unwrap();
+    assert_eq!(refused.status(), 400);
+    let error: Value = refused.json().await.unwrap();
+    assert_eq!(
+        (&error["error"]["param"], &error["error"]["code"]),
+        (&json!("max_tokens"), &json!("unsupported_parameter"))
+    );
+    assert_eq!(ask(json!({"max_completion_tokens": 5})).await.unwrap().status(), 200);
 }
 
 #[tokio::test]

@@ -131,6 +131,7 @@ fn limit_of(policy: &ObjectName, backend: &str, quota: &QuotaSpec) -> Limit {
         window: window.clone(),
         mode: Mode::Check,
         cap: Cap::Open,
+        default_max_tokens: None,
         enforcement: *enforcement,
         on_store_error: OnStoreError::Local,
     }

@@ -157,7 +157,7 @@ impl TokenLimitStage<'_> {
 
 fn limit_of(policy: &ObjectName, spec: &LimitSpec) -> Limit {
     let LimitSpec { name, per, when, counted, low_priority_percent, enforcement, on_store_error } = spec;
-    let Counted { quantity, amount, window, mode, cap } = counted;
+    let Counted { quantity, amount, window, mode, cap, default_max_tokens } = counted;
     let id = Arc::from(format!("{policy}/{}", name.value));
     Limit {
         per: per.clone(),
@@ -169,6 +169,7 @@ fn limit_of(policy: &ObjectName, spec: &LimitSpec) -> Limit {
         window: window.clone(),
         mode: *mode,
         cap: *cap,
+        default_max_tokens: *default_max_tokens,
         enforcement: *enforcement,
         on_store_error: *on_store_error,
     }

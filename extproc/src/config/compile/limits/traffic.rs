@@ -102,6 +102,7 @@ impl<'a> TrafficStage<'a> {
             window: rule.window.clone(),
             mode: Mode::Check,
             cap: Cap::Open,
+            default_max_tokens: None,
             enforcement: rule.enforcement,
             on_store_error: OnStoreError::Local,
         };
