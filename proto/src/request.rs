@@ -2,10 +2,10 @@
 //! the segments of the prompt lie.
 //!
 //! Only the JSON grammar, the depth and the model can make a body fail: whatever else has a shape we do not know passes
-//! through, and where it is part of the prompt it becomes a segment of raw JSON. Fields are found at the top level only.
+//! through, and where it is part of the prompt it becomes a segment of raw JSON.
 //!
-//! Servers do not read alike what is written loosely. A field that we act on is there once and in its own spelling, or the body is
-//! refused ([`names`]); its number or boolean is what the laxest of them reads, or the body is refused ([`lax`]).
+//! Servers do not read alike what is written loosely. A field that we act on, at the top or within another that we act on, is there once and
+//! in its own spelling, or the body is refused ([`names`]); its number or boolean is what the laxest of them reads, or the body is refused ([`lax`]).
 
 mod bounds;
 mod budgets;
@@ -365,7 +365,7 @@ pub enum ScanError {
     #[error("`model` must be a non-empty string")]
     ModelNotAString,
     /// A field that is acted on is there twice: the one that we read may not be the one that the upstream takes.
-    #[error("`{0}` appears more than once in the request body; send it once")]
+    #[error("`{0}` appears more than once in one object of the request body; send it once")]
     Duplicate(&'static str),
     /// A field is there that some servers take for one that is acted on, and others do not.
     #[error(
@@ -433,16 +433,28 @@ impl Fields {
         scanner.open()?;
         while let Some(key) = scanner.next_key()? {
             let name = key.text(body);
-            fields.bounds.add_budgets(Budget::read(&name, scanner));
-            fields.runs_tools |= tools::are_switched_on(&name, scanner);
             match seen.field(operation, &name)? {
-                Some((field, name)) => fields.read(field, name, scanner)?,
+                Some((field, name)) => {
+                    if operation.generates() {
+                        fields.look_into(name, scanner)?;
+                    }
+                    fields.read(field, name, scanner)?;
+                }
                 None => {
                     scanner.skip()?;
                 }
             }
         }
         Ok(fields)
+    }
+
+    /// Finds what nests in the field of this name, whose value comes next.
+    fn look_into(&mut self, name: &'static str, scanner: &Scanner<'_>) -> Result<(), ScanError> {
+        if budgets::may_have(name) {
+            self.bounds.add_budgets(Budget::read(scanner)?);
+        }
+        self.runs_tools |= tools::are_switched_on(name, scanner);
+        Ok(())
     }
 
     fn read(&mut self, field: FieldName, name: &'static str, scanner: &mut Scanner<'_>) -> Result<(), ScanError> {
@@ -457,9 +469,13 @@ impl Fields {
                 let (span, tokens) = read_count(name, scanner)?;
                 self.bounds.add(bound, span, tokens);
             }
+            FieldName::AtLeast => self.bounds.add_at_least(read_count(name, scanner)?.1),
             FieldName::Choices => self.choices = self.choices.max(read_count(name, scanner)?.1.number()),
             FieldName::Prompt(field) => {
                 self.prompt.insert(field, field.segments(scanner)?);
+            }
+            FieldName::Other => {
+                scanner.skip()?;
             }
         }
         Ok(())
@@ -486,8 +502,10 @@ impl Fields {
             None => 1,
         };
         let tool = |segment: &Segment| body.get(segment.span.clone()).unwrap_or_default();
-        let tools = self.prompt.get(&PromptField::Tools).into_iter().flatten();
-        let runs_tools = self.runs_tools || tools.map(tool).any(tools::is_of_server);
+        let mut runs_tools = self.runs_tools;
+        for segment in self.prompt.get(&PromptField::Tools).into_iter().flatten() {
+            runs_tools |= tools::is_of_server(tool(segment))?;
+        }
         // By field, and so in the order in which a template prints them.
         let prompt: Vec<_> = prompt::with_query_for_each(self.prompt).into_values().collect();
         Ok(RequestScan {

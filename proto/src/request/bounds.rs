@@ -16,6 +16,8 @@ pub struct OutputBounds {
     fields: Vec<Field>,
     /// How much of the answer may be thoughts.
     budgets: Vec<Budget>,
+    /// How long the answer has to be, in tokens of each choice.
+    at_least: u64,
     /// Where a field can be added, if servers would find none, and its name.
     insertion: Option<(usize, BoundName)>,
     is_chat: bool,
@@ -78,9 +80,10 @@ impl OutputBounds {
         edits
     }
 
-    /// The smallest bound, in tokens of each choice, that a server takes with what the body says of thoughts; 0 where it says nothing.
+    /// The smallest bound, in tokens of each choice, that a server takes with what the body says of thoughts and of the answer's least
+    /// length; 0 where it says nothing.
     pub fn least(&self) -> u64 {
-        self.budgets.iter().map(Budget::least_bound).max().unwrap_or(0)
+        self.budgets.iter().map(Budget::least_bound).max().unwrap_or(0).max(self.at_least)
     }
 
     /// Whether the body says how much of the answer may be thoughts.
@@ -127,6 +130,10 @@ impl OutputBounds {
 
     pub(super) fn add_budgets(&mut self, budgets: Vec<Budget>) {
         self.budgets.extend(budgets);
+    }
+
+    pub(super) fn add_at_least(&mut self, tokens: Count) {
+        self.at_least = tokens.number().unwrap_or(0);
     }
 
     pub(super) fn add(&mut self, name: BoundName, value: Range<usize>, tokens: Count) {

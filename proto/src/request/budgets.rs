@@ -4,33 +4,36 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::json::{JsonError, Scanner, ValueKind};
+use super::ScanError;
+use super::lax::Count;
+use super::names::Seen;
+use crate::json::{Scanner, ValueKind};
 use crate::splice::Edit;
 
 /// Fields that are such a budget or have one: `thinking` of Anthropic's API, `reasoning` of OpenRouter's, Qwen's and vLLM's own, and
 /// what servers of Gemini's models take in `extra_body`.
-const ROOTS: [&[u8]; 8] = [
-    b"thinking",
-    b"reasoning",
-    b"thinking_budget",
-    b"thinking_token_budget",
-    b"reasoning_budget",
-    b"chat_template_kwargs",
-    b"extra_body",
-    b"google",
+const ROOTS: [&str; 8] = [
+    "thinking",
+    "reasoning",
+    "thinking_budget",
+    "thinking_token_budget",
+    "reasoning_budget",
+    "chat_template_kwargs",
+    "extra_body",
+    "google",
 ];
 
 /// What a budget is called in an object of these, and the objects that it may lie in there.
-const WITHIN: [&[u8]; 9] = [
-    b"budget_tokens",
-    b"max_tokens",
-    b"thinking_budget",
-    b"thinking_token_budget",
-    b"reasoning_budget",
-    b"google",
-    b"thinking_config",
-    b"thinking",
-    b"reasoning",
+const WITHIN: [&str; 9] = [
+    "budget_tokens",
+    "max_tokens",
+    "thinking_budget",
+    "thinking_token_budget",
+    "reasoning_budget",
+    "google",
+    "thinking_config",
+    "thinking",
+    "reasoning",
 ];
 
 /// So deep an object may lie in another.
@@ -49,15 +52,20 @@ pub(super) struct Budget {
     tokens: u64,
 }
 
+/// Whether the field of this name may be a budget or have one.
+pub(super) fn may_have(name: &str) -> bool {
+    ROOTS.contains(&name)
+}
+
 impl Budget {
-    /// Those in the field of this name, whose value comes next.
-    pub(super) fn read(name: &[u8], scanner: &Scanner<'_>) -> Vec<Self> {
+    /// Those in the value that comes next.
+    ///
+    /// # Errors
+    /// Those of JSON; [`ScanError::Duplicate`] and [`ScanError::Misspelt`] where servers do not agree on a budget.
+    pub(super) fn read(scanner: &Scanner<'_>) -> Result<Vec<Self>, ScanError> {
         let mut found = Vec::new();
-        if ROOTS.contains(&name) {
-            // Whoever reads the body says what is wrong with it.
-            let _ = collect(&mut scanner.clone(), MAX_LEVELS, &mut found);
-        }
-        found
+        collect(&mut scanner.clone(), MAX_LEVELS, &mut found)?;
+        Ok(found)
     }
 
     /// The smallest bound of the answer with which it can be kept.
@@ -86,27 +94,30 @@ impl Budget {
     }
 }
 
-fn collect(scanner: &mut Scanner<'_>, levels: usize, found: &mut Vec<Budget>) -> Result<(), JsonError> {
+fn collect(scanner: &mut Scanner<'_>, levels: usize, found: &mut Vec<Budget>) -> Result<(), ScanError> {
     /// A client needs one.
     const MOST: usize = 16;
     let bytes = scanner.bytes();
     match scanner.peek()? {
-        ValueKind::Number => {
+        // A text may be a number for lax servers.
+        ValueKind::Number | ValueKind::String => {
+            let mut ahead = scanner.clone();
             let value = scanner.skip()?;
-            let digits = bytes.get(value.clone()).and_then(|digits| core::str::from_utf8(digits).ok());
-            if let Some(tokens) = digits.and_then(|digits| digits.parse().ok())
+            if let Some(tokens) = Count::scan(&mut ahead)?.and_then(Count::number)
                 && found.len() < MOST
             {
                 found.push(Budget { value, tokens });
             }
         }
         ValueKind::Object if levels > 0 => {
+            let mut seen = Seen::default();
             scanner.open()?;
             while let Some(key) = scanner.next_key()? {
-                if WITHIN.contains(&key.text(bytes).as_ref()) {
-                    collect(scanner, levels - 1, found)?;
-                } else {
-                    scanner.skip()?;
+                match seen.member(&WITHIN, &key.text(bytes))? {
+                    Some(_) => collect(scanner, levels - 1, found)?,
+                    None => {
+                        scanner.skip()?;
+                    }
                 }
             }
         }

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::ScanError;
 use super::bounds::BoundName;
 use super::prompt::PromptField;
+use super::{ScanError, budgets, tools};
 use crate::operation::Operation;
 
 /// A top-level field that is acted on.
@@ -16,11 +16,15 @@ pub(super) enum FieldName {
     Bound(BoundName),
     Choices,
     Background,
+    /// A bound from below.
+    AtLeast,
     Prompt(PromptField),
+    /// It is looked into for budgets of thoughts, or tools of the server.
+    Other,
 }
 
 /// The names of all fields that are acted on, by some operation or other.
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 47] = [
     "background",
     "best_of",
     "cache_salt",
@@ -30,26 +34,33 @@ const NAMES: [&str; 37] = [
     "data_1",
     "data_2",
     "documents",
+    "extra_body",
+    "google",
     "input",
     "instructions",
     "items",
     "max_completion_tokens",
     "max_output_tokens",
     "max_tokens",
+    "mcp_servers",
     "messages",
+    "min_tokens",
     "model",
     "n",
     "n_cmpl",
     "n_predict",
     "output_config",
     "output_format",
+    "plugins",
     "previous_response_id",
     "prompt",
     "queries",
     "query",
     "reasoning",
+    "reasoning_budget",
     "reasoning_effort",
     "response_format",
+    "search_parameters",
     "stream",
     "stream_options",
     "system",
@@ -57,7 +68,10 @@ const NAMES: [&str; 37] = [
     "text_1",
     "text_2",
     "thinking",
+    "thinking_budget",
+    "thinking_token_budget",
     "tools",
+    "web_search_options",
 ];
 
 impl FieldName {
@@ -77,7 +91,12 @@ impl FieldName {
             "n" | "best_of" | "n_cmpl" => Self::Choices,
             // Others do not know it.
             "background" if operation == Operation::Responses => Self::Background,
-            known => Self::Prompt(PromptField::of(operation, known.as_bytes())?),
+            "min_tokens" if matches!(operation, Operation::ChatCompletions | Operation::Completions) => Self::AtLeast,
+            known => match PromptField::of(operation, known.as_bytes()) {
+                Some(field) => Self::Prompt(field),
+                None if operation.generates() && (budgets::may_have(known) || tools::may_switch(known)) => Self::Other,
+                None => return None,
+            },
         };
         Some((field, known))
     }
@@ -98,6 +117,14 @@ impl Seen {
         key: &[u8],
     ) -> Result<Option<(FieldName, &'static str)>, ScanError> {
         self.add(key, |name| FieldName::of(operation, name).map(|(field, name)| ((field, name), name)))
+    }
+
+    /// Which of the members `known` of an object a key names, by the last part of what they are called there.
+    ///
+    /// # Errors
+    /// As for [`Seen::add`].
+    pub(super) fn member(&mut self, known: &[&'static str], key: &[u8]) -> Result<Option<&'static str>, ScanError> {
+        self.add(key, |key| known.iter().find(|name| is_last_of(key, name)).map(|name| (*name, *name)))
     }
 
     /// What `known` knows a key for.
@@ -122,6 +149,11 @@ impl Seen {
         self.0.push(name);
         Ok(Some(field))
     }
+}
+
+/// Whether a key is what a member is called by itself: `text` of `content.text`.
+fn is_last_of(key: &[u8], name: &str) -> bool {
+    name.as_bytes().strip_suffix(key).is_some_and(|before| before.is_empty() || before.ends_with(b"."))
 }
 
 /// A name as Go's `encoding/json` compares it with those of its fields: the case of ASCII makes no difference, and U+212A (KELVIN SIGN) is a

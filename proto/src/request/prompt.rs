@@ -1,8 +1,9 @@
 //! The fields of a request that are part of the prompt, cut into segments, in the order in which a chat template prints them.
 //!
-//! Nothing here refuses a shape: what is not known becomes a segment of raw JSON. Within one object the document's order of
-//! keys makes no difference, while lists keep theirs. Memory is one [`Segment`] per piece, and each piece is at least a byte
-//! of the body; what nests is read to a bounded depth.
+//! Nothing here refuses a shape: what is not known becomes a segment of raw JSON. What is refused is a member that is there twice, or
+//! spelt in another case: servers do not agree on which of them they read, and one of them may be the whole prompt. Within one object
+//! the document's order of keys makes no difference, while lists keep theirs. Memory is one [`Segment`] per piece, and each piece is at
+//! least a byte of the body; what nests is read to a bounded depth.
 
 mod chat;
 mod media;
@@ -11,8 +12,9 @@ mod responses;
 
 use std::collections::BTreeMap;
 
-use super::{Segment, SegmentForm, SegmentKind};
-use crate::json::{JsonError, Scanner, StringForm, StringSpan, ValueKind};
+use super::names::Seen;
+use super::{ScanError, Segment, SegmentForm, SegmentKind};
+use crate::json::{Scanner, StringForm, StringSpan, ValueKind};
 use crate::operation::Operation;
 
 /// A top-level field that is part of the prompt, in the order of templates.
@@ -90,7 +92,7 @@ impl PromptField {
     }
 
     /// Reads the field's value, which comes next.
-    pub(super) fn segments(self, scanner: &mut Scanner<'_>) -> Result<Vec<Segment>, JsonError> {
+    pub(super) fn segments(self, scanner: &mut Scanner<'_>) -> Result<Vec<Segment>, ScanError> {
         let mut prompt = Prompt { scanner, pieces: Vec::new() };
         match self {
             Self::Messages => prompt.messages(Prompt::chat_message)?,
@@ -156,7 +158,7 @@ enum Rank {
 
 impl Prompt<'_, '_> {
     /// A list of messages, each of which is read by `read`. What is no list, and what in it is no message, is raw.
-    fn messages(&mut self, mut read: impl FnMut(&mut Self) -> Result<(), JsonError>) -> Result<(), JsonError> {
+    fn messages(&mut self, mut read: impl FnMut(&mut Self) -> Result<(), ScanError>) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Array {
             return self.raw(SegmentKind::Text, Rank::Content);
         }
@@ -166,7 +168,7 @@ impl Prompt<'_, '_> {
         })
     }
 
-    fn tools(&mut self) -> Result<(), JsonError> {
+    fn tools(&mut self) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Array {
             return self.raw(SegmentKind::Tool, Rank::Content);
         }
@@ -174,7 +176,7 @@ impl Prompt<'_, '_> {
     }
 
     /// A text, token ids, or a list of such.
-    fn prompts(&mut self) -> Result<(), JsonError> {
+    fn prompts(&mut self) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Array {
             return self.text_or_raw(SegmentKind::Text, Rank::Content);
         }
@@ -183,7 +185,7 @@ impl Prompt<'_, '_> {
         self.elements(|prompt, value| match value {
             ValueKind::Number => {
                 has_token_ids = true;
-                prompt.scanner.skip().map(drop)
+                prompt.skip()
             }
             ValueKind::Array => prompt.raw(SegmentKind::Tokens, Rank::Content),
             // As a chat's content: vLLM and others embed images too.
@@ -201,8 +203,8 @@ impl Prompt<'_, '_> {
     /// Reads each element of the list that comes next.
     fn elements(
         &mut self,
-        mut read: impl FnMut(&mut Self, ValueKind) -> Result<(), JsonError>,
-    ) -> Result<(), JsonError> {
+        mut read: impl FnMut(&mut Self, ValueKind) -> Result<(), ScanError>,
+    ) -> Result<(), ScanError> {
         self.scanner.open()?;
         while self.scanner.next_element()? {
             let value = self.scanner.peek()?;
@@ -211,15 +213,21 @@ impl Prompt<'_, '_> {
         Ok(())
     }
 
-    /// Reads each member of the object that comes next.
+    /// Reads those members of the object that comes next that are `known`, by the last part of what they are called there.
     fn members(
         &mut self,
-        mut read: impl FnMut(&mut Self, &[u8], ValueKind) -> Result<(), JsonError>,
-    ) -> Result<(), JsonError> {
+        known: &[&'static str],
+        mut read: impl FnMut(&mut Self, &[u8], ValueKind) -> Result<(), ScanError>,
+    ) -> Result<(), ScanError> {
+        let mut seen = Seen::default();
         self.scanner.open()?;
         while let Some(key) = self.scanner.next_key()? {
+            let name = key.text(self.scanner.bytes());
             let value = self.scanner.peek()?;
-            read(self, &key.text(self.scanner.bytes()), value)?;
+            match seen.member(known, &name)? {
+                Some(_) => read(self, &name, value)?,
+                None => self.skip()?,
+            }
         }
         Ok(())
     }
@@ -237,14 +245,14 @@ impl Prompt<'_, '_> {
     }
 
     /// A string's text, or raw JSON; `null` is nothing.
-    fn text_or_raw(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), JsonError> {
+    fn text_or_raw(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), ScanError> {
         if let Some(segment) = self.read(kind)? {
             self.push(rank, segment);
         }
         Ok(())
     }
 
-    fn read(&mut self, kind: SegmentKind) -> Result<Option<Segment>, JsonError> {
+    fn read(&mut self, kind: SegmentKind) -> Result<Option<Segment>, ScanError> {
         match self.scanner.peek()? {
             ValueKind::String => Ok(Some(text(kind, self.scanner.string()?))),
             ValueKind::Null => {
@@ -256,7 +264,7 @@ impl Prompt<'_, '_> {
     }
 
     /// Raw JSON; `null` is nothing.
-    fn raw(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), JsonError> {
+    fn raw(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), ScanError> {
         let value = self.scanner.peek()?;
         let span = self.scanner.skip()?;
         if value != ValueKind::Null {
@@ -265,8 +273,9 @@ impl Prompt<'_, '_> {
         Ok(())
     }
 
-    fn skip(&mut self) -> Result<(), JsonError> {
-        self.scanner.skip().map(drop)
+    fn skip(&mut self) -> Result<(), ScanError> {
+        self.scanner.skip()?;
+        Ok(())
     }
 
     /// The pieces from `first` on are of a thing that we do not know, which began at `start` and ends here: it is one piece.

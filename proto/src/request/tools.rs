@@ -1,6 +1,8 @@
 //! Tools that the server runs by itself: what they bring is input, of any length, that nobody sees in the request.
 
-use crate::json::{JsonError, Scanner, ValueKind};
+use super::ScanError;
+use super::names::Seen;
+use crate::json::{Scanner, ValueKind};
 
 /// Types of tools that the client runs, or what they begin with: the server only asks for them. Those that are not known are taken for
 /// the server's.
@@ -19,36 +21,40 @@ const OF_CLIENTS: [&[u8]; 11] = [
 ];
 
 /// Fields that switch such tools on: of Anthropic's API, of OpenAI's search models, of xAI's, of OpenRouter's.
-const FIELDS: [&[u8]; 4] = [b"mcp_servers", b"web_search_options", b"search_parameters", b"plugins"];
+const FIELDS: [&str; 4] = ["mcp_servers", "web_search_options", "search_parameters", "plugins"];
 
-/// Whether the field of this name, whose value comes next, switches tools of the server on.
-pub(super) fn are_switched_on(name: &[u8], scanner: &Scanner<'_>) -> bool {
-    FIELDS.contains(&name) && matches!(scanner.clone().peek(), Ok(ValueKind::Object | ValueKind::Array))
+/// Whether the field of this name may switch tools of the server on.
+pub(super) fn may_switch(name: &str) -> bool {
+    FIELDS.contains(&name)
 }
 
-/// Whether the server runs this element of `tools`.
-pub(super) fn is_of_server(tool: &[u8]) -> bool {
-    let kind = kind(&mut Scanner::new(tool)).unwrap_or_default();
-    kind.is_some_and(|kind| !OF_CLIENTS.iter().any(|prefix| kind.starts_with(prefix)))
+/// Whether it does by the value that comes next.
+pub(super) fn are_switched_on(name: &str, scanner: &Scanner<'_>) -> bool {
+    may_switch(name) && matches!(scanner.clone().peek(), Ok(ValueKind::Object | ValueKind::Array))
 }
 
-/// The `type` of a tool. One without is the client's.
-fn kind(scanner: &mut Scanner<'_>) -> Result<Option<Vec<u8>>, JsonError> {
-    let bytes = scanner.bytes();
+/// Whether the server runs this element of `tools`. One without a `type` is the client's.
+///
+/// # Errors
+/// [`ScanError::Duplicate`] and [`ScanError::Misspelt`] where servers do not agree on its type.
+pub(super) fn is_of_server(tool: &[u8]) -> Result<bool, ScanError> {
+    let scanner = &mut Scanner::new(tool);
     if scanner.peek()? != ValueKind::Object {
-        return Ok(None);
+        return Ok(false);
     }
     scanner.open()?;
-    let mut kind = None;
+    let mut seen = Seen::default();
+    let mut is_of_server = false;
     while let Some(key) = scanner.next_key()? {
-        let is_kind = key.text(bytes).as_ref() == b"type";
+        let is_kind = seen.member(&["tools.type"], &key.text(tool))?.is_some();
         if is_kind && scanner.peek()? == ValueKind::String {
-            kind = Some(scanner.string()?.text(bytes).into_owned());
+            let kind = scanner.string()?.text(tool);
+            is_of_server = !OF_CLIENTS.iter().any(|prefix| kind.starts_with(prefix));
         } else {
             scanner.skip()?;
         }
     }
-    Ok(kind)
+    Ok(is_of_server)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use attache_proto::Operation;
 use attache_proto::request::{RequestScan, ScanError, UsageEvent, scan};
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
 use crate::edited::edited;
@@ -121,72 +121,139 @@ fn says_the_same(operation: Operation, scan: &RequestScan, parsed: &Value) {
     assert_eq!(bounds.iter().filter_map(|name| number(name)).max(), scan.max_tokens);
 }
 
-/// Whoever takes the first of two fields, or the last, or does not mind the case as Go's servers do not, reads what was scanned.
+/// Whoever takes the first of two members, or the last, or does not mind the case as Go's servers do not, reads what was scanned.
 fn is_read_alike(operation: Operation, body: &[u8]) {
-    const READ: [&str; 11] = [
-        "model",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "n_predict",
-        "n",
-        "n_cmpl",
-        "best_of",
-        "cache_salt",
+    /// Of each operation, or of chats alone: an object, by its way from the top, and what is read of it.
+    const READ: [(&str, &[&str]); 2] = [
+        (
+            "",
+            &[
+                "model",
+                "stream",
+                "stream_options",
+                "max_tokens",
+                "max_completion_tokens",
+                "max_output_tokens",
+                "n_predict",
+                "n",
+                "n_cmpl",
+                "best_of",
+            ],
+        ),
+        ("stream_options", &["include_usage"]),
     ];
-    let read = match operation {
-        Operation::PassThrough => &READ[..1],
-        Operation::ChatCompletions => &READ[..],
-        _ => &READ[..10],
-    };
-    let mut seen = BTreeSet::new();
-    for name in names_in(body) {
-        let folded: String = name
-            .chars()
-            .map(|character| match character {
-                '\u{212a}' => 'k',
-                '\u{17f}' => 's',
-                character => character.to_ascii_lowercase(),
-            })
-            .collect();
-        if read.contains(&folded.as_str()) {
-            assert_eq!(name, folded, "some servers read it, and others do not");
-            assert!(seen.insert(folded), "some servers take the first {name}, and others the last");
+    const READ_OF_CHATS: [(&str, &[&str]); 6] = [
+        ("", &["cache_salt", "messages", "min_tokens", "thinking", "thinking_budget", "web_search_options"]),
+        ("messages.*", &["role", "content", "name", "reasoning", "tool_calls"]),
+        ("messages.*.content.*", &["type", "text", "image_url"]),
+        ("tools.*", &["type"]),
+        ("thinking", &["budget_tokens"]),
+        ("reasoning", &["max_tokens"]),
+    ];
+    let Ok(tree) = serde_json::from_slice::<Tree>(body) else { return };
+    if operation == Operation::PassThrough {
+        return tree.is_clear_at("", &["model"]);
+    }
+    READ.into_iter().for_each(|(way, names)| tree.is_clear_at(way, names));
+    if operation == Operation::ChatCompletions {
+        READ_OF_CHATS.into_iter().for_each(|(way, names)| tree.is_clear_at(way, names));
+    }
+}
+
+/// A document with each member of an object as often as it is there: a [`Value`] keeps but the last.
+enum Tree {
+    Object(Vec<(String, Tree)>),
+    List(Vec<Tree>),
+    Other,
+}
+
+impl Tree {
+    /// No two of the names are taken for the same one of `read`, and none is in another spelling, in the objects at the end of this way.
+    fn is_clear_at(&self, way: &str, read: &[&str]) {
+        let (step, rest) = way.split_once('.').unwrap_or((way, ""));
+        match self {
+            Self::Object(members) if way.is_empty() => {
+                let mut seen = BTreeSet::new();
+                for (name, _) in members {
+                    let folded = folded(name);
+                    if read.contains(&folded.as_str()) {
+                        assert_eq!(*name, folded, "some servers read it, and others do not");
+                        assert!(seen.insert(folded), "some servers take the first {name}, and others the last");
+                    }
+                }
+            }
+            Self::Object(members) => {
+                members.iter().filter(|(name, _)| name == step).for_each(|(_, value)| value.is_clear_at(rest, read));
+            }
+            Self::List(elements) if step == "*" => elements.iter().for_each(|element| element.is_clear_at(rest, read)),
+            Self::List(_) | Self::Other => {}
         }
     }
 }
 
-/// The names of the top-level fields, each as often as it is there: a [`Value`] keeps but the last.
-fn names_in(body: &[u8]) -> Vec<String> {
-    struct Names(Vec<String>);
+fn folded(name: &str) -> String {
+    let fold = |character: char| match character {
+        '\u{212a}' => 'k',
+        '\u{17f}' => 's',
+        character => character.to_ascii_lowercase(),
+    };
+    name.chars().map(fold).collect()
+}
 
-    impl<'de> Deserialize<'de> for Names {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            deserializer.deserialize_map(NamesVisitor).map(Self)
-        }
-    }
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TreeVisitor;
 
-    struct NamesVisitor;
+        impl<'de> Visitor<'de> for TreeVisitor {
+            type Value = Tree;
 
-    impl<'de> Visitor<'de> for NamesVisitor {
-        type Value = Vec<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Vec<String>, A::Error> {
-            let mut names = Vec::new();
-            while let Some((name, IgnoredAny)) = fields.next_entry()? {
-                names.push(name);
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any value")
             }
-            Ok(names)
-        }
-    }
 
-    serde_json::from_slice(body).map_or_else(|_| Vec::new(), |Names(names)| names)
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Tree, A::Error> {
+                let mut object = Vec::new();
+                while let Some(member) = members.next_entry()? {
+                    object.push(member);
+                }
+                Ok(Tree::Object(object))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Tree, A::Error> {
+                let mut list = Vec::new();
+                while let Some(element) = elements.next_element()? {
+                    list.push(element);
+                }
+                Ok(Tree::List(list))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Tree, E> {
+                Ok(Tree::Other)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Tree, E> {
+                Ok(Tree::Other)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Tree, E> {
+                Ok(Tree::Other)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Tree, E> {
+                Ok(Tree::Other)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Tree, E> {
+                Ok(Tree::Other)
+            }
+
+            fn visit_unit<E>(self) -> Result<Tree, E> {
+                Ok(Tree::Other)
+            }
+        }
+
+        deserializer.deserialize_any(TreeVisitor)
+    }
 }
 
 /// What [`RequestScan::edits`] is to do.
@@ -231,4 +298,19 @@ fn is_bounded(operation: Operation, bounded: &Value, before: &Value) {
         _ => return,
     };
     assert!(read.iter().any(|name| bound(name).is_some()), "nothing bounds the answer");
+    thinks_within_the_bound(bounded, before);
+}
+
+/// What the body says of thoughts is never more than it was, and less than a bound that was lowered or added.
+fn thinks_within_the_bound(bounded: &Value, before: &Value) {
+    let bounds = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"];
+    let asked = bounds.iter().filter_map(|name| before.get(name).and_then(count).flatten()).max();
+    for place in ["/thinking/budget_tokens", "/reasoning/max_tokens", "/thinking_budget"] {
+        let budget = |body: &Value| body.pointer(place).filter(|it| !it.is_boolean()).and_then(count).flatten();
+        let Some(wanted) = budget(before) else { continue };
+        let left = budget(bounded);
+        assert!(left.is_some_and(|left| left <= wanted), "{place}: {wanted} became {left:?}");
+        let is_lower = asked.is_none_or(|asked| asked > TOKENS);
+        assert!(!is_lower || left.is_some_and(|left| left < TOKENS), "{place}: {left:?} of {TOKENS}");
+    }
 }

@@ -327,7 +327,17 @@ fn a_stream_is_given_no_bound_that_its_server_does_not_take() {
     assert_eq!(held(json!({})), 16);
     assert_eq!(held(json!({"n": 2})), 32);
     assert_eq!(held(json!({"max_tokens": 9})), 9);
+    assert_eq!(held(json!({"min_tokens": 300})), 300);
     assert_eq!(held(json!({"thinking_budget": 500})), 516);
+}
+
+#[test]
+fn an_answer_that_the_client_wants_longer_than_what_is_left_is_our_429() {
+    let mut table = Table::set_capped(200);
+    let body = json!({"model": "metered", "messages": [], "min_tokens": 300});
+    table.post(&body, &[]);
+    let action = table.decide(|state| Admission::Refused { by: 0, states: vec![state] });
+    assert_eq!(refused(action).0, 429);
 }
 
 #[test]

@@ -2,25 +2,39 @@
 //! API has too.
 
 use super::{Prompt, Rank, text};
-use crate::json::{JsonError, ValueKind};
-use crate::request::{Segment, SegmentForm, SegmentKind};
+use crate::json::ValueKind;
+use crate::request::{ScanError, Segment, SegmentForm, SegmentKind};
 
-/// The members of a content part that carry media, in OpenAI's form and in vLLM's extensions of it.
-const MEDIA: [&[u8]; 14] = [
-    b"image_url",
-    b"input_audio",
-    b"audio_url",
-    b"video_url",
-    b"file",
-    b"image",
-    b"audio",
-    b"video",
-    b"input_image",
-    b"image_embeds",
-    b"image_pil",
-    b"file_data",
-    b"file_url",
-    b"file_id",
+/// What is read of a message.
+const MESSAGE: [&str; 8] = [
+    "messages.role",
+    "messages.content",
+    "messages.tool_calls",
+    "messages.function_call",
+    "messages.tool_call_id",
+    "messages.name",
+    "messages.reasoning_content",
+    "messages.reasoning",
+];
+
+/// What is read of a content part. All but the first two carry media, in OpenAI's form and in vLLM's extensions of it.
+const PART: [&str; 16] = [
+    "content.type",
+    "content.text",
+    "content.image_url",
+    "content.input_audio",
+    "content.audio_url",
+    "content.video_url",
+    "content.file",
+    "content.image",
+    "content.audio",
+    "content.video",
+    "content.input_image",
+    "content.image_embeds",
+    "content.image_pil",
+    "content.file_data",
+    "content.file_url",
+    "content.file_id",
 ];
 
 /// The values of a content part's `type` that announce text: in chat, and in the Responses API.
@@ -28,10 +42,10 @@ const TEXT_TYPES: [&[u8]; 5] = [b"text", b"input_text", b"output_text", b"reason
 
 impl Prompt<'_, '_> {
     /// One message.
-    pub(super) fn chat_message(&mut self) -> Result<(), JsonError> {
+    pub(super) fn chat_message(&mut self) -> Result<(), ScanError> {
         let first = self.pieces.len();
         let mut role = None;
-        self.members(|prompt, name, _| match name {
+        self.members(&MESSAGE, |prompt, name, _| match name {
             b"role" => {
                 role = prompt.read(SegmentKind::Role)?;
                 Ok(())
@@ -51,7 +65,7 @@ impl Prompt<'_, '_> {
     }
 
     /// A text, or a list of parts. Texts in it are of `kind`.
-    pub(super) fn content(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), JsonError> {
+    pub(super) fn content(&mut self, kind: SegmentKind, rank: Rank) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Array {
             return self.text_or_raw(kind, rank);
         }
@@ -66,12 +80,12 @@ impl Prompt<'_, '_> {
 
     /// One part of a content. Of a part that we know only what it carries counts, so that `cache_control` and the like make
     /// no difference.
-    pub(super) fn part(&mut self, kind: SegmentKind) -> Result<(), JsonError> {
+    pub(super) fn part(&mut self, kind: SegmentKind) -> Result<(), ScanError> {
         let start = self.scanner.offset();
         let mut announces_text = None;
         let mut said = None;
         let mut media = None;
-        self.members(|prompt, name, value| match (name, value) {
+        self.members(&PART, |prompt, name, value| match (name, value) {
             (b"type", ValueKind::String) => {
                 let name = prompt.scanner.string()?;
                 announces_text = Some(TEXT_TYPES.contains(&name.text(prompt.scanner.bytes()).as_ref()));
@@ -81,11 +95,11 @@ impl Prompt<'_, '_> {
                 said = Some(prompt.scanner.string()?);
                 Ok(())
             }
-            (name, value) if MEDIA.contains(&name) && value != ValueKind::Null => {
+            (b"type" | b"text", _) | (_, ValueKind::Null) => prompt.skip(),
+            _ => {
                 media = Some(prompt.media()?);
                 Ok(())
             }
-            _ => prompt.skip(),
         })?;
         let segment = match (announces_text, said, media) {
             (Some(true), Some(said), _) | (None, Some(said), None) => text(kind, said),

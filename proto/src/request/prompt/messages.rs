@@ -2,20 +2,50 @@
 
 use super::media::Identity;
 use super::{Prompt, Rank, text};
-use crate::json::{JsonError, ValueKind};
-use crate::request::{Segment, SegmentForm, SegmentKind};
+use crate::json::ValueKind;
+use crate::request::{ScanError, Segment, SegmentForm, SegmentKind};
 
 /// How deep blocks lie in blocks: in a message, in a tool's result or a document, and in a document in a tool's result.
 const MAX_LEVELS: u8 = 3;
 
+/// What is read of a turn.
+const TURN: [&str; 2] = ["messages.role", "messages.content"];
+
+/// What is read of a block.
+const BLOCK: [&str; 12] = [
+    "content.type",
+    "content.text",
+    "content.thinking",
+    "content.data",
+    "content.name",
+    "content.title",
+    "content.id",
+    "content.tool_use_id",
+    "content.context",
+    "content.input",
+    "content.content",
+    "content.source",
+];
+
+/// What is read of what an image or a document is.
+const SOURCE: [&str; 7] = [
+    "source.type",
+    "source.content",
+    "source.data",
+    "source.file_data",
+    "source.url",
+    "source.file_url",
+    "source.file_id",
+];
+
 impl Prompt<'_, '_> {
-    pub(super) fn system(&mut self) -> Result<(), JsonError> {
+    pub(super) fn system(&mut self) -> Result<(), ScanError> {
         self.open_system()?;
         self.blocks(MAX_LEVELS, Rank::Content)
     }
 
     /// Opens the system's prompt, if there is one.
-    pub(super) fn open_system(&mut self) -> Result<(), JsonError> {
+    pub(super) fn open_system(&mut self) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Null {
             let at = self.scanner.offset();
             let form = SegmentForm::Plain;
@@ -25,10 +55,10 @@ impl Prompt<'_, '_> {
     }
 
     /// One turn.
-    pub(super) fn turn(&mut self) -> Result<(), JsonError> {
+    pub(super) fn turn(&mut self) -> Result<(), ScanError> {
         let first = self.pieces.len();
         let mut role = None;
-        self.members(|prompt, name, _| match name {
+        self.members(&TURN, |prompt, name, _| match name {
             b"role" => {
                 role = prompt.read(SegmentKind::Role)?;
                 Ok(())
@@ -44,7 +74,7 @@ impl Prompt<'_, '_> {
     }
 
     /// A text, or a list of blocks, of which so many levels may follow.
-    fn blocks(&mut self, levels: u8, rank: Rank) -> Result<(), JsonError> {
+    fn blocks(&mut self, levels: u8, rank: Rank) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Array || levels == 0 {
             return self.text_or_raw(SegmentKind::Text, rank);
         }
@@ -58,10 +88,10 @@ impl Prompt<'_, '_> {
     }
 
     /// One block. Of one that we know only what the model reads counts: neither `cache_control` nor a `signature`.
-    fn block(&mut self, levels: u8) -> Result<(), JsonError> {
+    fn block(&mut self, levels: u8) -> Result<(), ScanError> {
         let (first, start) = (self.pieces.len(), self.scanner.offset());
         let mut is_known = None;
-        self.members(|prompt, name, value| match (name, value) {
+        self.members(&BLOCK, |prompt, name, value| match (name, value) {
             (b"type", ValueKind::String) => {
                 let name = prompt.scanner.string()?;
                 is_known = Some(is_known_block(&name.text(prompt.scanner.bytes())));
@@ -87,11 +117,11 @@ impl Prompt<'_, '_> {
     }
 
     /// What an image or a document is: media, a text, or blocks of its own.
-    fn source(&mut self, levels: u8) -> Result<(), JsonError> {
+    fn source(&mut self, levels: u8) -> Result<(), ScanError> {
         let (first, start) = (self.pieces.len(), self.scanner.offset());
         let mut identity = Identity::default();
         let mut kind = SegmentKind::Media;
-        self.members(|prompt, name, value| match (name, value) {
+        self.members(&SOURCE, |prompt, name, value| match (name, value) {
             (b"type", ValueKind::String) => {
                 let name = prompt.scanner.string()?;
                 if name.text(prompt.scanner.bytes()).as_ref() == b"text" {

@@ -1,16 +1,30 @@
 //! The instructions and the input of the Responses API: a text, or a list of items.
 
 use super::{Prompt, Rank};
-use crate::json::{JsonError, ValueKind};
-use crate::request::{SegmentForm, SegmentKind};
+use crate::json::ValueKind;
+use crate::request::{ScanError, SegmentForm, SegmentKind};
+
+/// What is read of an item.
+const ITEM: [&str; 10] = [
+    "input.type",
+    "input.role",
+    "input.content",
+    "input.output",
+    "input.summary",
+    "input.encrypted_content",
+    "input.name",
+    "input.call_id",
+    "input.arguments",
+    "input.input",
+];
 
 impl Prompt<'_, '_> {
-    pub(super) fn instructions(&mut self) -> Result<(), JsonError> {
+    pub(super) fn instructions(&mut self) -> Result<(), ScanError> {
         self.open_system()?;
         self.text_or_raw(SegmentKind::Text, Rank::Content)
     }
 
-    pub(super) fn items(&mut self) -> Result<(), JsonError> {
+    pub(super) fn items(&mut self) -> Result<(), ScanError> {
         if self.scanner.peek()? != ValueKind::Array {
             return self.text_or_raw(SegmentKind::Text, Rank::Content);
         }
@@ -21,12 +35,12 @@ impl Prompt<'_, '_> {
     }
 
     /// One item: a message, a call, what a call gave, or what the model thought. Their `id` and `status` make no difference.
-    fn item(&mut self) -> Result<(), JsonError> {
+    fn item(&mut self) -> Result<(), ScanError> {
         let (first, start) = (self.pieces.len(), self.scanner.offset());
         let mut is_known = None;
         let mut is_reasoning = false;
         let mut role = None;
-        self.members(|prompt, name, value| match (name, value) {
+        self.members(&ITEM, |prompt, name, value| match (name, value) {
             (b"type", ValueKind::String) => {
                 let name = prompt.scanner.string()?;
                 let name = name.text(prompt.scanner.bytes());
@@ -70,19 +84,12 @@ impl Prompt<'_, '_> {
     }
 
     /// The id of a conversation, as such or in an object.
-    pub(super) fn conversation(&mut self) -> Result<(), JsonError> {
+    pub(super) fn conversation(&mut self) -> Result<(), ScanError> {
         let kind = SegmentKind::Conversation;
         if self.scanner.peek()? != ValueKind::Object {
             return self.text_or_raw(kind, Rank::Content);
         }
-        let first = self.pieces.len();
-        self.members(|prompt, name, _| match name {
-            b"id" => {
-                prompt.pieces.truncate(first);
-                prompt.text_or_raw(kind, Rank::Content)
-            }
-            _ => prompt.skip(),
-        })?;
+        self.members(&["conversation.id"], |prompt, _, _| prompt.text_or_raw(kind, Rank::Content))?;
         self.pieces.retain(|piece| piece.segment.form != SegmentForm::Raw);
         Ok(())
     }
