@@ -125,7 +125,7 @@ impl Reservation {
                 self.doubt = None;
                 Grown::Refused
             }
-            Err(StoreError::Unreachable(_)) => Grown::Unknown,
+            Err(StoreError::Unreachable(_) | StoreError::NoRoom(_)) => Grown::Unknown,
             Err(StoreError::Timeout(_) | StoreError::Failed(_)) => {
                 if !Arc::ptr_eq(&growth.to, &self.request) {
                     self.doubt = Some(Arc::clone(&growth.to));

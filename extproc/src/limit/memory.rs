@@ -51,7 +51,7 @@ impl MemoryStore {
     /// [`Store::reserve`], at once.
     ///
     /// # Errors
-    /// [`StoreError::Failed`] when the request needs a counter and there is no room for one.
+    /// [`StoreError::NoRoom`] when the request needs a counter and there is no room for one.
     pub fn reserve_now(&self, request: &ReserveRequest) -> Result<Admission, StoreError> {
         let now = self.now_ms();
         let mut books = self.books();
@@ -230,11 +230,11 @@ impl Books {
         let free = max_counters.saturating_sub(self.counters.len());
         let made = self.made_by.get(&request.key_id).copied().unwrap_or(0);
         if new > free {
-            return Err(StoreError::Failed(format!("no room for more than {max_counters} counters")));
+            return Err(StoreError::NoRoom(format!("there are {max_counters}")));
         }
         // The first ones need no comparison: a table that is nearly full still serves whoever is new.
         if made > 0 && made + new > free {
-            return Err(StoreError::Failed(format!("one key uses {made} counters, and only {free} more are free")));
+            return Err(StoreError::NoRoom(format!("one key uses {made}, and only {free} more are free")));
         }
         Ok(())
     }
@@ -246,9 +246,12 @@ impl Books {
             return;
         }
         let mut holds = Vec::new();
-        for hold in request.holds.iter().filter(|hold| hold.amount() > 0) {
+        for hold in &request.holds {
+            // Of a limit that only checks, too: whoever is charged afterwards, this key has made the counter.
             self.update(hold, request.key_id.as_ref(), now, |counter| counter.hold(hold.amount()));
-            holds.push((CounterId::of(hold), hold.amount()));
+            if hold.amount() > 0 {
+                holds.push((CounterId::of(hold), hold.amount()));
+            }
         }
         if !holds.is_empty() {
             self.begin_lease(request.id.clone(), holds, now);
@@ -468,19 +471,26 @@ mod tests {
         let store = store(&hand).with_max_counters(1);
         let limit = Arc::new(limit("a", 300, Mode::Soft));
         store.reserve_now(&request(vec![hold(&limit, "first", 40)])).unwrap();
-        assert!(matches!(store.reserve_now(&request(vec![hold(&limit, "second", 40)])), Err(StoreError::Failed(_))));
+        assert!(matches!(store.reserve_now(&request(vec![hold(&limit, "second", 40)])), Err(StoreError::NoRoom(_))));
         let seen = store.reserve_now(&request(vec![hold(&limit, "first", 40)])).unwrap();
         assert_eq!(seen.states()[0].held, 40);
     }
 
     #[test]
     fn a_key_that_makes_counters_without_end_leaves_room_for_the_others() {
+        [Mode::Soft, Mode::Check].into_iter().for_each(leaves_room_for_the_others);
+    }
+
+    fn leaves_room_for_the_others(mode: Mode) {
         let hand = Arc::new(Hand::default());
         let store = store(&hand).with_max_counters(300);
-        let limit = Arc::new(limit("a", 300, Mode::Soft));
+        let limit = Arc::new(limit("a", 300, mode));
         let ask = |key: &str, value: usize| {
             let holds = vec![hold(&limit, &format!("{key} {value}"), 40)];
-            store.reserve_now(&ReserveRequest { key_id: Some(key.into()), ..request(holds) })
+            let asked = ReserveRequest { key_id: Some(key.into()), ..request(holds) };
+            let admission = store.reserve_now(&asked)?;
+            store.settle_now(&settlement(&asked, &[1]));
+            Ok::<_, StoreError>(admission)
         };
         let flood = |key: &str| (0..1_000).filter(|value| ask(key, *value).is_ok()).count();
         assert_eq!(flood("hostile"), 150);

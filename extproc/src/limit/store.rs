@@ -112,4 +112,7 @@ pub enum StoreError {
     /// The store could not be reached: nothing happened.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
+    /// The store is well, and takes no further counters of whoever asks: nothing happened.
+    #[error("there is no room for more counters: {0}")]
+    NoRoom(String),
 }

@@ -153,7 +153,7 @@ impl Backlog {
         self.taken = self.taken.saturating_sub(1);
         match outcome {
             Ok(()) => return,
-            Err(StoreError::Unreachable(_)) => {}
+            Err(StoreError::Unreachable(_) | StoreError::NoRoom(_)) => {}
             Err(StoreError::Timeout(_) | StoreError::Failed(_)) => {
                 waiting.doubtful_until.get_or_insert(now.instant + DOUBT);
             }

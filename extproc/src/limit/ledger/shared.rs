@@ -87,6 +87,8 @@ impl SharedLedger {
                 }
                 Ok(Decision::new(Arc::clone(request), admission, Keeper::Store))
             }
+            // To decide here would be the way around it.
+            Err(error @ StoreError::NoRoom(_)) => Err(error),
             Err(error) => self.degraded.reserve(request, self.shares(), error),
         }
     }
@@ -97,7 +99,7 @@ impl SharedLedger {
         }
         let answer = self.store.reserve(request).await;
         match &answer {
-            Ok(_) => {
+            Ok(_) | Err(StoreError::NoRoom(_)) => {
                 self.circuit.answered();
                 self.degraded.answered();
             }

@@ -16,7 +16,7 @@ use super::part::Part;
 use super::reply::Answer;
 use super::script::Script;
 use crate::limit::{
-    Charge, CounterState, Enforcement, Growth, Hold, Mode, ReservationId, ReserveRequest, Settlement, Window,
+    Charge, CounterState, Dimension, Enforcement, Growth, Hold, Mode, ReservationId, ReserveRequest, Settlement, Window,
 };
 
 /// Keys and arguments of one call, all of one hash slot if its part is of one group.
@@ -42,7 +42,34 @@ impl<'h> Call<'h> {
             },
             number: hold.ceiling,
         });
-        Self::new(Some(&request.id), counters.collect(), &[amounts(&request.holds, part)], known)
+        let call = Self::new(Some(&request.id), counters.collect(), &[amounts(&request.holds, part)], known);
+        call.with_made(request.key_id.as_deref(), known.share_of_room())
+    }
+
+    /// Where the client makes counters, by values of a header: with the counter of those that its key has made. It is one of a sliding
+    /// window as long as they live unused.
+    fn with_made(mut self, key_id: Option<&str>, at_most: u64) -> Self {
+        let by_header = |hold: &Hold| hold.limit.per.iter().any(|dimension| matches!(dimension, Dimension::Header(_)));
+        let holds = self.counters.iter().map(|(_, hold)| *hold).filter(|hold| by_header(hold));
+        let Some(made_of) = holds.max_by_key(|hold| hold.limit.time_to_live_ms()) else { return self };
+        let lives_ms = made_of.limit.time_to_live_ms();
+        let made = Argument {
+            set: 0,
+            kind: SLIDING,
+            mode: 4,
+            length_ms: lives_ms,
+            time_to_live_ms: lives_ms.saturating_mul(2),
+            amount: 0,
+            number: at_most,
+            floor: Floor::default(),
+        };
+        // Everybody without a key is one.
+        let (limit, owner) = (xxh3_64(b"made"), xxh3_64(key_id.unwrap_or_default().as_bytes()));
+        let key = format!("att1:{{{}}}:{limit:016x}:s{lives_ms}:{owner:016x}", made_of.counter.parts().0);
+        // Before the tombstone.
+        self.keys.insert(self.keys.len().saturating_sub(1), key);
+        self.arguments.push(made.packed().0);
+        self
     }
 
     /// What a part of a growth asks for.
@@ -201,13 +228,11 @@ impl Counted<'_> {
         self.hold.limit.admission() != Mode::Check
     }
 
-    /// As `common.lua` reads it: `<I2BBddddI4I4ddI4`, and for a calendar `<I4I4I4dddd`. Small numbers as bytes, the rest as
-    /// doubles, as Lua has no other numbers: no text to be parsed while everybody waits.
     fn argument(&self, set: u16, floor: Floor, now_ms: u64) -> Vec<u8> {
         let limit = &self.hold.limit;
         let (kind, calendar) = match &limit.window {
             Window::Fixed(_) => (0, None),
-            Window::Sliding(_) => (1, None),
+            Window::Sliding(_) => (SLIDING, None),
             Window::Calendar(calendar) => (2, Some(calendar)),
         };
         let mode = match self.refuses {
@@ -216,18 +241,17 @@ impl Counted<'_> {
             Refuses::Beyond(Mode::Check) => 2,
             Refuses::Never => 3,
         };
-        let mut argument = Packer::default();
-        argument.0.extend(set.to_le_bytes());
-        argument.0.extend([kind, mode]);
-        argument.number(u64::try_from(limit.window.longest().as_millis()).unwrap_or(u64::MAX));
-        argument.number(limit.time_to_live_ms());
-        argument.number(self.hold.amount());
-        argument.number(self.number);
-        argument.index(u64::from(floor.epoch));
-        argument.index(floor.bucket);
-        argument.number(floor.settled);
-        argument.number(floor.previous);
-        argument.index(u64::from(floor.life));
+        let argument = Argument {
+            set,
+            kind,
+            mode,
+            length_ms: u64::try_from(limit.window.longest().as_millis()).unwrap_or(u64::MAX),
+            time_to_live_ms: limit.time_to_live_ms(),
+            amount: self.hold.amount(),
+            number: self.number,
+            floor,
+        };
+        let mut argument = argument.packed();
         if let Some(calendar) = calendar {
             let buckets = calendar.around(now_ms);
             buckets.iter().for_each(|bucket| argument.index(bucket.index));
@@ -235,6 +259,41 @@ impl Counted<'_> {
             buckets.last().into_iter().for_each(|bucket| argument.number(bucket.end_ms));
         }
         argument.0
+    }
+}
+
+/// Of a window, as `common.lua` knows it.
+const SLIDING: u8 = 1;
+
+/// What is said of a counter.
+struct Argument {
+    set: u16,
+    kind: u8,
+    mode: u8,
+    length_ms: u64,
+    time_to_live_ms: u64,
+    amount: u64,
+    number: u64,
+    floor: Floor,
+}
+
+impl Argument {
+    /// As `common.lua` reads it: `<I2BBddddI4I4ddI4`, after which a calendar has `<I4I4I4dddd`. Small numbers as bytes, the rest as
+    /// doubles, as Lua has no other numbers: no text to be parsed while everybody waits.
+    fn packed(self) -> Packer {
+        let mut packed = Packer::default();
+        packed.0.extend(self.set.to_le_bytes());
+        packed.0.extend([self.kind, self.mode]);
+        packed.number(self.length_ms);
+        packed.number(self.time_to_live_ms);
+        packed.number(self.amount);
+        packed.number(self.number);
+        packed.index(u64::from(self.floor.epoch));
+        packed.index(self.floor.bucket);
+        packed.number(self.floor.settled);
+        packed.number(self.floor.previous);
+        packed.index(u64::from(self.floor.life));
+        packed
     }
 }
 

@@ -31,12 +31,14 @@ local NEW_LIFE = (time[1] * 1000000 + time[2]) % 2 ^ 32
 -- Where they stand in a counter's table.
 local LIFE, RESTORED = 1, 2
 local SLIDING, CALENDAR = 1, 2
--- When a counter refuses; NEVER, where its limit does not.
-local SOFT, STRICT, CHECK = 0, 1, 2
+-- When a counter refuses; NEVER, where its limit does not. MADE is one that counts counters.
+local SOFT, STRICT, CHECK, MADE = 0, 1, 2, 4
 
 local GRANTED = 0
 -- The sidecar's clock is so wrong that the calendar it sent does not hold the present; it tries again.
 local OUTSIDE = -1
+-- There is room for the counters of others, but for no more of this key's.
+local CROWDED = -2
 
 -- The bucket, its length and what is left of it, of the calendar's three that a counter's argument ends in.
 local function of_calendar(argument, at)

@@ -156,7 +156,7 @@ impl Done {
     fn admission(self) -> Admission {
         match self.verdict {
             Verdict::Refused(by) => Admission::Refused { by, states: self.states },
-            Verdict::Done | Verdict::OutsideCalendar => Admission::Granted { states: self.states },
+            Verdict::Done | Verdict::OutsideCalendar | Verdict::Crowded => Admission::Granted { states: self.states },
         }
     }
 }
@@ -176,13 +176,19 @@ impl RedisStore {
             let call = call(known);
             let answer = Answer::read(&self.run(channel, script, &call, deadline).await?, call.counters())?;
             known.learn(answer.now_ms, call.floors(&answer));
-            if answer.verdict != Verdict::OutsideCalendar {
-                return Ok(Done {
-                    verdict: answer.verdict,
-                    #[cfg(test)]
-                    at_ms: answer.now_ms,
-                    states: call.states(&answer),
-                });
+            match answer.verdict {
+                Verdict::OutsideCalendar => {}
+                Verdict::Crowded => {
+                    return Err(StoreError::NoRoom(format!("one key has made its share, {}", known.share_of_room())));
+                }
+                verdict => {
+                    return Ok(Done {
+                        verdict,
+                        #[cfg(test)]
+                        at_ms: answer.now_ms,
+                        states: call.states(&answer),
+                    });
+                }
             }
         }
         Err(StoreError::Failed("its clock does not go steadily".to_owned()))

@@ -61,6 +61,7 @@ impl RedisStore {
             Some([Value::Int(count), Value::Int(used), Value::Int(limit)]) => {
                 let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
                 let memory = StoreMemory { used_bytes: bytes(*used), limit_bytes: bytes(*limit) };
+                self.shared.known.hear(memory);
                 Ok(Presence { sidecars: usize::try_from(*count).unwrap_or(0), memory })
             }
             _ => Err(StoreError::Failed(format!("it answered {answer:?}"))),

@@ -13,7 +13,7 @@ pub(super) struct Answer {
     pub(super) verdict: Verdict,
     /// Redis's time, in milliseconds since the epoch.
     pub(super) now_ms: u64,
-    /// In the order of the call's holds; none if the verdict is [`Verdict::OutsideCalendar`].
+    /// In the order of the call's holds; none where nothing happened.
     pub(super) counters: Vec<Packed>,
 }
 
@@ -25,6 +25,8 @@ pub(super) enum Verdict {
     Refused(usize),
     /// Nothing happened: the calendar that was sent does not hold the present.
     OutsideCalendar,
+    /// Nothing happened: the request's key has made as many counters as there is room for.
+    Crowded,
 }
 
 /// A counter as Redis keeps it.
@@ -45,16 +47,18 @@ impl Answer {
 
     fn try_read(value: &Value, counters: usize) -> Option<Self> {
         const OUTSIDE: i64 = -1;
+        const CROWDED: i64 = -2;
         let [Value::Int(verdict), Value::Int(now_ms), packed @ ..] = value.as_sequence()? else {
             return None;
         };
         let now_ms = u64::try_from(*now_ms).ok()?;
-        if *verdict == OUTSIDE {
-            return Some(Self { verdict: Verdict::OutsideCalendar, now_ms, counters: Vec::new() });
-        }
-        let verdict = match usize::try_from(*verdict).ok()?.checked_sub(1) {
-            None => Verdict::Done,
-            Some(by) => Verdict::Refused(by),
+        let verdict = match *verdict {
+            OUTSIDE => return Some(Self { verdict: Verdict::OutsideCalendar, now_ms, counters: Vec::new() }),
+            CROWDED => return Some(Self { verdict: Verdict::Crowded, now_ms, counters: Vec::new() }),
+            verdict => match usize::try_from(verdict).ok()?.checked_sub(1) {
+                None => Verdict::Done,
+                Some(by) => Verdict::Refused(by),
+            },
         };
         let packed: Vec<_> = packed.iter().map(Packed::read).collect::<Option<_>>()?;
         let fits = packed.len() == counters && !matches!(verdict, Verdict::Refused(by) if by >= counters);
@@ -125,9 +129,10 @@ mod tests {
         assert_eq!(read.counters[0].counter(), Counter::kept(7, 1, 3, 2, 1));
         assert_eq!(Answer::read(&answer(0, &one), 1).unwrap().verdict, Verdict::Done);
         assert_eq!(Answer::read(&answer(-1, &[]), 1).unwrap().verdict, Verdict::OutsideCalendar);
+        assert_eq!(Answer::read(&answer(-2, &[]), 1).unwrap().verdict, Verdict::Crowded);
         for wrong in [
             answer(2, &one),
-            answer(-2, &one),
+            answer(-3, &one),
             answer(0, &[]),
             answer(0, &[Value::Int(7)]),
             answer(0, &[Value::BulkString(vec![0; 43])]),

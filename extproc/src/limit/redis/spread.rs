@@ -108,7 +108,8 @@ fn is_granted(answer: &Result<Done, StoreError>) -> bool {
 fn together(parts: &[Part], answers: Vec<Result<Done, StoreError>>, holds: usize) -> Result<Done, StoreError> {
     // What is certain gives way to what is not.
     let errors = answers.iter().filter_map(|answer| answer.as_ref().err());
-    if let Some(error) = errors.min_by_key(|error| matches!(error, StoreError::Unreachable(_))) {
+    let is_certain = |error: &&StoreError| matches!(error, StoreError::Unreachable(_) | StoreError::NoRoom(_));
+    if let Some(error) = errors.min_by_key(is_certain) {
         return Err(error.clone());
     }
     let mut answers = answers;
@@ -131,7 +132,7 @@ fn together(parts: &[Part], answers: Vec<Result<Done, StoreError>>, holds: usize
             let by = part.positions().get(by).copied().unwrap_or_default();
             verdict = match verdict {
                 Verdict::Refused(first) => Verdict::Refused(first.min(by)),
-                Verdict::Done | Verdict::OutsideCalendar => Verdict::Refused(by),
+                Verdict::Done | Verdict::OutsideCalendar | Verdict::Crowded => Verdict::Refused(by),
             };
         }
         #[cfg(test)]

@@ -335,3 +335,49 @@ async fn sidecars_are_counted_while_they_say_that_they_live() {
     assert_eq!(first.sidecars("first", Duration::ZERO).await.unwrap().sidecars, 0);
     assert_eq!(keys(&mut connection).await, [""; 0]);
 }
+
+/// A header's values are the client's, and each makes a counter.
+#[tokio::test]
+async fn a_key_that_makes_counters_without_end_leaves_room_for_the_others() {
+    for mode in [Mode::Soft, Mode::Check] {
+        let bed = Bed::redis().await;
+        let Bed::Redis { server, store } = &bed else { unreachable!() };
+        // Room for some 3,000 counters more, of which Redis takes a part for itself.
+        let used = store.sidecars("sidecar", LEASE).await.unwrap().memory.used_bytes;
+        say(&mut server.connection().await, &format!("CONFIG SET maxmemory {}", used + 3_000 * 512)).await;
+        let per = vec![Dimension::Key, Dimension::Header("x-user".into())];
+        let limit = Arc::new(Limit { per, ..Limit::clone(&tokens("by-user", 300, mode)) });
+        let ask = async |key: &str, value: usize| {
+            let value = value.to_string();
+            let header = |_: &str| Some(value.as_bytes());
+            let subject = Subject { key_id: Some(key), header: &header, ..nobody() };
+            let asked = ReserveRequest::new([&limit], &subject, Estimate { input: 40, ..Estimate::default() });
+            store.reserve(&asked).await?;
+            store.settle(&settlement(&asked, &[1])).await
+        };
+        let flood = async |key: &str| {
+            store.sidecars("sidecar", LEASE).await.unwrap();
+            let mut made = 0;
+            for value in 0..3_000 {
+                match ask(key, value).await {
+                    Ok(_) => made += 1,
+                    Err(error) => {
+                        assert!(matches!(error, StoreError::NoRoom(_)), "{error:?}");
+                        break;
+                    }
+                }
+            }
+            made
+        };
+        let made = flood("hostile").await;
+        assert!((500..1_500).contains(&made), "{made}");
+        assert_eq!(flood("hostile").await, made, "what it made is its own to use, and there is no more");
+        assert!(flood("another").await > 0);
+        for neighbour in 0..20 {
+            assert!(ask(&format!("key {neighbour}"), 0).await.is_ok(), "{neighbour}");
+        }
+        // What nobody uses any more is free again.
+        bed.advance(5 * ERA).await;
+        assert!((500..1_500).contains(&flood("hostile").await));
+    }
+}

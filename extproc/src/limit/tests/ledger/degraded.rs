@@ -226,3 +226,37 @@ async fn that_redis_is_gone_and_back_is_seen_without_a_request() {
     until("Redis was back", async || ledger.stats().state == StoreState::Up).await;
     assert_eq!(ledger.stats().degraded, DegradedDecisions::default());
 }
+
+/// A header's values are the client's: what Redis does not take of them, no limit lets through for it.
+#[tokio::test]
+async fn nobody_stands_in_for_a_redis_that_takes_no_more_counters_of_a_key() {
+    let server = RedisServer::start_with(&["--maxmemory", "2mb"]).await;
+    let ledger = ledger(&server);
+    until("it is known how full Redis is", async || ledger.stats().memory.limit_bytes > 0).await;
+    for on_store_error in [OnStoreError::Local, OnStoreError::Allow] {
+        let per = vec![Dimension::Header("x-user".into())];
+        let limit = Arc::new(Limit { per, on_store_error, ..Limit::clone(&tokens(300)) });
+        let ask = async |value: usize| {
+            let value = value.to_string();
+            let header = |_: &str| Some(value.as_bytes());
+            let subject = Subject { header: &header, ..nobody() };
+            let asked = ReserveRequest::new([&limit], &subject, Estimate { input: 40, ..Estimate::default() });
+            ledger.reserve(&Arc::new(asked)).await
+        };
+        let mut made = 0;
+        let error = loop {
+            match ask(made).await {
+                Ok(_) => made += 1,
+                Err(error) => break error,
+            }
+            assert!(made < 4_096, "without end");
+        };
+        assert!(matches!(error, StoreError::NoRoom(_)), "{error:?}");
+        for value in made..made + 10 {
+            assert!(matches!(ask(value).await, Err(StoreError::NoRoom(_))));
+        }
+        assert!(matches!(ask(0).await, Ok(Decision::Granted(_))));
+    }
+    let stats = ledger.stats();
+    assert_eq!((stats.state, stats.degraded), (StoreState::Up, DegradedDecisions::default()));
+}
